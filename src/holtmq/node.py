@@ -379,7 +379,7 @@ class Node:
         if self.journal.failed is not None:
             self.amqp.stop_listening()
             self.ended.set()
-        elif replica.is_asked_for and self._handover is None:
+        elif replica.has_ready_successor and self._handover is None:
             log.warning("handing the log over", extra={"to": replica.is_asked_for})
             self._handover = asyncio.create_task(self._hand_over(), name="handover")
 

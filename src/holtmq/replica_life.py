@@ -20,7 +20,7 @@ from holtmq.journal import Journal, JournalError, JournalOptions
 from holtmq.journal.disk import Disk
 from holtmq.journal.interface import Defer
 from holtmq.journal.replica.errors import StartAgain
-from holtmq.journal.replica.view import ReplicaView
+from holtmq.journal.replica.view import ReplicaView, Role
 from holtmq.standby import StandbyListeners, TlsContext
 
 if TYPE_CHECKING:
@@ -120,6 +120,16 @@ class ReplicaLife:
         """The node that was asked to take over the log, if it is not this one; else empty."""
         successor = self.view.successor
         return successor if successor != self.name else ""
+
+    @property
+    def has_ready_successor(self) -> bool:
+        """Whether the node that was asked to take over has a complete copy: until then this node serves."""
+        return any(
+            peer.name == self.is_asked_for
+            and peer.role == Role.STANDBY
+            and peer.seen_seconds_ago <= _ALIVE_SECONDS
+            for peer in self.view.peers
+        )
 
     def hand_over(self, name: str) -> None:
         """Ask for another node as the owner of the log. Raises NotFound, Conflict."""

@@ -14,12 +14,14 @@ from click.testing import CliRunner
 from replica_support import SILENCE, Member, log_of, new_log, until
 
 from holtmq.cli.cluster import cluster
-from holtmq.journal import JournalError
+from holtmq.config import Config, Journal
+from holtmq.journal import JournalError, JournalOptions
 from holtmq.journal.replica.errors import StartAgain
 from holtmq.journal.replica.following import Follower
 from holtmq.journal.replica.local_copy import LocalCopy
 from holtmq.journal.replica.store import Kind, LogState, LogStore, Part
-from holtmq.journal.replica.view import Role
+from holtmq.journal.replica.view import Peer, Role
+from holtmq.replica_life import ReplicaLife
 from postgres import Cluster
 
 
@@ -201,3 +203,37 @@ def test_the_status_of_a_log_whose_owner_is_dead_says_so(
     assert (alive.exit_code, dead.exit_code) == (0, 1)
     assert "owner one\n" in alive.output
     assert re.search(r"owner one, silent for 3,6\d\d s\n", dead.output)
+
+
+def test_an_owner_serves_until_the_copy_of_its_successor_is_complete() -> None:
+    config = Config(journal=Journal(replica_node="one"))
+    life = ReplicaLife(config, JournalOptions(), None, lambda _: None)
+    life.view.successor = "two"
+    ready: list[bool] = []
+    for role, seen in ((Role.STARTING, 0.1), (Role.STANDBY, 60.0), (Role.STANDBY, 0.1)):
+        life.view.peers = (Peer("two", role, "", 0, 0.0, seen), Peer("three", Role.STANDBY, "", 0, 0.0, 0.1))
+        ready.append(life.has_ready_successor)
+
+    assert ready == [False, False, True]
+
+
+def test_a_node_that_starts_again_no_longer_counts_as_a_standby(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    log = new_log(postgres.url)
+    owner = Member(log, tmp_path / "a").own()
+    members.append(owner)
+    for folder in ("b", "b"):
+        standby = Member(replace(log, node="two"), tmp_path / folder)
+        members.append(standby)
+        list(standby.opening.recovery.checkpoint)  # it has begun to copy
+
+        with log_of(postgres.url, log.name) as store:
+            assert {row.name: row.role for row in store.nodes()} == {"one": "owner", "two": "starting"}
+
+            standby.follow()
+            until(
+                lambda store=store: {row.role for row in store.nodes()} == {"owner", "standby"},  # type: ignore[misc]
+                "it stands by",
+            )
+        standby.end()

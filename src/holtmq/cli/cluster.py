@@ -141,8 +141,9 @@ def promote(node: str, config_file: Path | None, url: str | None, name: str | No
         deadline = time.monotonic() + timeout
         while store.state().owner != node:
             if time.monotonic() > deadline:
+                store.promote("")
                 raise click.ClickException(
-                    f"{node} does not own the log after {timeout:g} s; it was asked to"
+                    f"{node} does not own the log after {timeout:g} s: the request was withdrawn"
                 )
             time.sleep(_POLL_SECONDS)
     click.echo(f"{node} owns the log")

@@ -60,6 +60,9 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         self._results: deque[Callable[[], None]] = deque()
         self._stopping = threading.Event()
+        # The journal is closed in another thread while the loop runs: what the loop has begun to handle may
+        # start the next step, for which ``stop`` must wait, too.
+        self._handling = threading.RLock()
         self.mirror: Mirror | None = None
 
     @property
@@ -114,23 +117,25 @@ class Checkpointer:
         ``unsynced``: if commits do not sync, the segment that must be synced first. If a power cut left the
         checkpoint but not the log before it, the journal could not be opened.
         """
-        running = self._running
-        assert running is not None
-        assert running.live is not None
-        running.publishing = True
-        state = Standing(running.position, running.live)
-        keeping = Keeping(state, self._newest, self._dropped)
-        work = partial(
-            _publish, self._disk, keeping, sealed, threshold, unsynced, self._stopping.is_set, self.mirror
-        )
-        self._background(work, self._finished)
+        with self._handling:
+            running = self._running
+            assert running is not None
+            assert running.live is not None
+            running.publishing = True
+            state = Standing(running.position, running.live)
+            keeping = Keeping(state, self._newest, self._dropped)
+            work = partial(
+                _publish, self._disk, keeping, sealed, threshold, unsynced, self._stopping.is_set, self.mirror
+            )
+            self._background(work, self._finished)
 
     def stop(self) -> None:
         """Skip what the next owner can do later, and wait for the running step."""
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        with self._handling:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
         self._collect()
 
     def _wrote(self, written: Callable[[], None], result: LivePositions | str) -> None:
@@ -164,8 +169,9 @@ class Checkpointer:
         self._thread = thread  # set after start(): a close in another thread may join it at once
 
     def _collect(self) -> None:
-        while self._results:
-            self._results.popleft()()
+        with self._handling:
+            while self._results:
+                self._results.popleft()()
 
 
 def _write(

@@ -101,6 +101,10 @@ def _measure(flow: Flow, engine: LoadEngine, seconds: float, warm_up: float, pid
     after = _Meter(flow, engine, pid)
     times = {HttpMode.PUSH: flow.push_ns, HttpMode.WAKE: flow.wake_ns}.get(flow.workload.mode, flow.ack_ns)
     seen = _round(flow, before, after, times)
+    if flow.workload.mode is HttpMode.PUSH:
+        # A push that the broker reads after the queue was deleted would create it again.
+        flow.closed = True
+        engine.run(lambda: flow.pushed == flow.offered)
     if flow.workload.mode is HttpMode.FLOW:
         flow.closed = True
         engine.run(lambda: flow.drained)

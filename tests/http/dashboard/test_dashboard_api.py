@@ -76,6 +76,29 @@ def test_a_group_with_many_partitions_is_counted_over_several_scans(
     assert seen[-1] == {"g on wide 25 messages", "g on small 1 message b"}
 
 
+def test_the_worst_findings_are_shown_and_all_are_counted(
+    broker: TestBroker, api: Api, client: pika.BlockingConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = client.channel()
+    for number in (5, 1, 8, 3, 0, 7, 2, 6, 4):  # not in the order of their ages
+        channel.queue_declare(f"unread-{number}")
+    for number in range(9):
+        channel.basic_publish("", f"unread-{number}", b"x")
+        channel.queue_declare(f"unread-{number}", passive=True)
+        broker.clock.advance(10)
+    broker.clock.advance(400)
+    everything = api.get("/api/v1/dashboard/attention").json()
+    monkeypatch.setattr("holtmq.http.dashboard.watch._SHOWN_MOST", 3)
+    monkeypatch.setattr("holtmq.http.dashboard.watch._COLLECTED_MOST", 4)
+    broker.clock.advance(11)  # each answer is a scan of its own
+
+    worst = api.get("/api/v1/dashboard/attention").json()
+
+    assert [one["name"] for one in everything["findings"]] == [f"unread-{number}" for number in range(9)]
+    assert [one["name"] for one in worst["findings"]] == ["unread-0", "unread-1", "unread-2"]
+    assert worst["total"] == everything["total"] == 9
+
+
 def test_thresholds_can_be_changed_and_bad_ones_are_refused(broker: TestBroker, api: Api) -> None:
     api.http.put("/api/v1/dashboard/thresholds", json={"unread_seconds": 5})
 

@@ -28,7 +28,6 @@ from holtmq.http.dashboard.attention import (
     urgency,
 )
 from holtmq.http.dashboard.fresh import Fresh
-from holtmq.http.dashboard.ordering import ordered_page
 from holtmq.http.dashboard.queue_table import QueueRow, QueueTables
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.stepwise import Stepwise
@@ -38,6 +37,7 @@ _PARTITIONS_AT_ONCE: Final = 4_000  # per scan, over all groups: about 20 ms
 _US: Final = 1_000_000
 _LOOK_EVERY: Final = 32  # queues between two looks at the clock
 _SHOWN_MOST: Final = 200
+_COLLECTED_MOST: Final = 1_000  # sorted in about 1 ms
 
 
 class Findings(NamedTuple):
@@ -89,10 +89,11 @@ class Watch:
     async def _look(self, now: float) -> Findings:
         context, stepwise, limits = self._context, Stepwise(), self.thresholds
         healthy, reason = context.health()
-        found = of_node(context.alarm(), healthy, reason)
+        found = _Worst()
+        found.add(of_node(context.alarm(), healthy, reason))
         replica = context.replica()
         if replica is not None:
-            found += of_standbys(replica.peers, limits, now)
+            found.add(of_standbys(replica.peers, limits, now))
         holders = await self.holders(now - limits.unacked_seconds)
         lags = await self.refreshed_lags()
         none: list[Holder] = []
@@ -102,14 +103,16 @@ class Watch:
             if held or row.died_today or (row.ready and not _is_quiet(row, quiet_seconds, limits)):
                 # A backlog that has grown by so many messages has at least so many.
                 grown = row.ready >= limits.growing_messages
-                net = _net_by_minute(self.ring(row), now) if grown else []
-                found += of_queue(row, held, net, limits, now)
+                if not (held or grown) and found.has_worse_than(row, limits, now):
+                    found.count()
+                else:
+                    net = _net_by_minute(self.ring(row), now) if grown else []
+                    found.add(of_queue(row, held, net, limits, now))
             if not place % _LOOK_EVERY:
                 await stepwise.between()
         for lag in lags.values():
-            found += of_group(lag, limits, now)
-        worst = await ordered_page(found, urgency, False, 0, _SHOWN_MOST)
-        return Findings(worst, len(found))
+            found.add(of_group(lag, limits, now))
+        return found.findings()
 
     async def holders(self, before: float) -> dict[tuple[str, str], list[Holder]]:
         """Consumers that have held a message since this time or longer, by vhost and queue."""
@@ -166,6 +169,54 @@ class Watch:
                 oldest[lag.queue] = max(lag.seconds, oldest.get(lag.queue, 0.0))
         self._queue_tables.oldest_unread = oldest
         return self._lags
+
+
+class _Worst:
+    """The worst findings and how many there are. What cannot be among the worst is only counted: on a large
+    broker that lost its consumers, tens of thousands of queues need attention."""
+
+    def __init__(self) -> None:
+        self._found: list[Finding] = []
+        self._dropped = 0
+        self._last: tuple[int, str] | None = None  # since and name, once the worst are all bad
+
+    def add(self, findings: list[Finding]) -> None:
+        """Add findings."""
+        self._found += findings
+        if len(self._found) >= _COLLECTED_MOST:
+            self._prune()
+
+    def count(self) -> None:
+        """Count one that is not among the worst."""
+        self._dropped += 1
+
+    def has_worse_than(self, row: QueueRow, limits: Thresholds, now: float) -> bool:
+        """Whether all that can be found about this queue is that it has no reader, and that is not among the
+        worst."""
+        return (
+            self._last is not None
+            and row.kind != "stream"
+            and not row.consumers
+            and not row.paused
+            and not row.died_today
+            and row.oldest is not None
+            and row.oldest >= limits.unread_seconds
+            and (int(now * 1000) - int(row.oldest * 1000), row.name) > self._last
+        )
+
+    def findings(self) -> Findings:
+        """The worst first."""
+        self._prune()
+        return Findings(self._found, len(self._found) + self._dropped)
+
+    def _prune(self) -> None:
+        self._found.sort(key=urgency)
+        self._dropped += len(self._found[_SHOWN_MOST:])
+        del self._found[_SHOWN_MOST:]
+        last = self._found[-1] if len(self._found) == _SHOWN_MOST else None
+        self._last = None
+        if last is not None and last.severity == "bad" and last.since is not None:
+            self._last = last.since, last.name
 
 
 class _Counting:

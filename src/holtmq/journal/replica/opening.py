@@ -35,7 +35,7 @@ from .replicated_writer import ReplicatedWriter
 from .session import Session
 from .shipping import Shipper
 from .store import LogStore, Owner
-from .view import ReplicaView, StoppedWaiting
+from .view import ReplicaView, Role, StoppedWaiting
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +126,8 @@ class ReplicatedOpening:
                     owner = Owner(self._replica.node, copy.mark.folder, self._process)
                     adopt(self._disk, self._store, state, owner, copy.mark)
                     continue
+                # An earlier process has reported a complete copy. No owner must hand over to this one yet.
+                self._store.report(self._replica.node, Role.STARTING, self._replica.address, 0, 0.0)
                 self._start_from = copy.restore(state)
                 return copy
             except Unreachable as exc:
