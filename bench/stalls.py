@@ -147,7 +147,7 @@ def delayed(site: Site, count: int) -> Callable[[], object]:
     site.channel.queue_declare("q", passive=True)
 
     def the_clock_is_set_forward(node: Node) -> None:
-        node.clock = lambda: time.time() + 7_200
+        node.turns._clock = lambda: time.time() + 7_200
         node.turns.tick()
 
     def wait() -> None:
