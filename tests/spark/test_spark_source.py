@@ -98,8 +98,10 @@ def test_available_now_reads_in_batches_of_the_limit_and_ends_exactly(
 
     assert batches(query) == sizes
     assert shop.next_offset("out") == 3
-    # Spark commits a batch when the next one begins: the mirror is one behind at the end.
-    assert shop.lag("q", "mirror") == sizes[-1] if len(sizes) > 1 else True
+    # Spark commits a batch when the next one begins: the mirror is one behind at the end, unless a listener
+    # of this session has reported the last one.
+    if len(sizes) > 1:
+        assert shop.lag("q", "mirror") in (0, sizes[-1])
 
 
 def test_available_now_ends_with_what_was_there_while_somebody_pushes_all_the_time(
