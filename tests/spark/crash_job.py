@@ -1,8 +1,11 @@
-"""A Spark program to be killed: a query copies a queue into a second one, a job archives it."""
+"""A Spark program to be killed: a query copies a queue into a second one, jobs archive it in every format."""
 
+import os
 import sys
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
+from lake_support import FORMATS
 from spark_support import QUICK
 
 from holtmq.spark import session
@@ -23,15 +26,17 @@ def main(url: str, folder: Path) -> None:
         "checkpointLocation", str(folder / "checkpoints" / "copy")
     )
     query = copied.trigger(processingTime="0 seconds").start()
-    archive(
-        Setting(url, "local[2]", every=0.05, retry_timeout="2m"),
-        "in",
-        str(folder / "lake"),
-        max_rows=70,
-        care=Care(compact_from=3),
-    )
-    print(query.exception())
-    sys.exit(3)
+
+    def keep_archiving(format: str) -> object:
+        setting = Setting(url, "local[2]", every=0.05, retry_timeout="2m")
+        care = Care(compact_from=3)
+        lake = str(folder / format)
+        return archive(setting, "in", lake, format=format, group=format, max_rows=70, care=care)
+
+    with ThreadPoolExecutor(len(FORMATS)) as pool:
+        ended, _ = wait([pool.submit(keep_archiving, format) for format in FORMATS], None, FIRST_COMPLETED)
+        print(query.exception(), *(job.exception() or job.result() for job in ended), flush=True)
+        os._exit(3)
 
 
 if __name__ == "__main__":

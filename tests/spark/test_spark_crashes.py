@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from crash_job import copy_options
-from lake_support import ids
+from lake_support import FORMATS, ids
 from pyspark.sql import SparkSession
 from spark_processes import Broker, Process, push_until_taken, until
 
@@ -69,10 +69,10 @@ def test_killing_spark_and_the_broker_loses_nothing_and_repeats_nothing(
             job.kill()
 
     out = _copied(spark, broker, tmp_path)
-    archive(Setting(broker.url), "in", str(tmp_path / "lake"), engine="arrow")
-
     assert sorted(out) == list(range(pushed))
-    assert ids(tmp_path / "lake", "parquet") == list(range(pushed))
+    for format in FORMATS:
+        archive(Setting(broker.url), "in", str(tmp_path / format), engine="arrow")
+        assert ids(tmp_path / format, format) == list(range(pushed)), format
 
 
 def _copied(spark: SparkSession, broker: Broker, folder: Path) -> list[int]:
