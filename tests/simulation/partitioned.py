@@ -259,11 +259,18 @@ class PartitionedQueues:
             one.expires_at = max(one.expires_at, self._world.now + 2.0)
 
     def _retains(self) -> None:
-        after = self._promises.state.copy()
-        changed = after.retain(self._now_us, self._promises.durable)
-        done = self._promises.command(lambda: self._world.partitioned.retain(self._world.now))
-        if done is not None and changed:
-            self._promises.becomes(after, answered=False)
+        """One record for each queue: a crash may come between two of them."""
+        store, durable, after = (
+            self._world.partitioned.store,
+            self._promises.durable,
+            self._promises.state.copy(),
+        )
+        names = [queue.name for queue in store.aging.values() if queue.name in after.queues]
+        if self._promises.command(lambda: self._world.partitioned.retain(self._world.now)) is None:
+            return
+        for name in names:
+            if after.retain(name, self._now_us, durable):
+                self._promises.becomes(after.copy(), answered=False)
 
     def prepare(self) -> None:
         """The queues, with their options."""

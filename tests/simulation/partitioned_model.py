@@ -263,18 +263,16 @@ class State:
             )
         return verdicts
 
-    def retain(self, now_us: int, durable: "State") -> bool:
+    def retain(self, queue: str, now_us: int, durable: "State") -> bool:
         """Let go of what is too old, read or not, and on the disk; whether there was any."""
+        q = self.queues[queue]
         changed = False
-        for queue, q in self.queues.items():
-            if not q.options.retention:
-                continue
-            for name, part in q.partitions.items():
-                old = sum(us < now_us - q.options.retention * US for us in part.created_us)
-                old = min(old, len(durable.queues[queue].partitions.get(name, Partition()).ids))
-                if old > part.first:
-                    q.partitions[name] = replace(part, first=old)
-                    changed = True
+        for name, part in q.partitions.items() if q.options.retention else ():
+            old = sum(us < now_us - q.options.retention * US for us in part.created_us)
+            old = min(old, len(durable.queues[queue].partitions.get(name, Partition()).ids))
+            if old > part.first:
+                q.partitions[name] = replace(part, first=old)
+                changed = True
         return changed
 
 
