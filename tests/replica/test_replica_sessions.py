@@ -137,6 +137,7 @@ def test_a_commit_whose_wait_for_a_standby_was_cut_short_is_not_confirmed(
     try:
         postgres.execute("ALTER SYSTEM SET synchronous_standby_names = 'absent'")
         postgres.execute("SELECT pg_reload_conf()")
+        until(lambda: _commits_wait(postgres), "commits wait for the standby")
         committing.start()
         with psycopg.connect(postgres.url, autocommit=True) as watch:
             watch.execute("SET synchronous_commit = local")
@@ -150,6 +151,19 @@ def test_a_commit_whose_wait_for_a_standby_was_cut_short_is_not_confirmed(
     committing.join(PATIENCE)
 
     assert told == [None]
+
+
+def _commits_wait(postgres: Cluster) -> bool:
+    """A changed ``synchronous_standby_names`` is in force only when PostgreSQL's checkpointer has read it."""
+    state = "SELECT state, wait_event FROM pg_stat_activity WHERE pid = %s"
+    with psycopg.connect(postgres.url) as probe, psycopg.connect(postgres.url, autocommit=True) as watch:
+        pid = probe.info.backend_pid
+        probe.pgconn.send_query(b"CREATE TEMPORARY TABLE probe ()")
+        while (found := watch.execute(state, (pid,)).fetchone()) == ("active", None):
+            pass
+        probe.pgconn.finish()
+        watch.execute("SELECT pg_terminate_backend(%s)", (pid,))
+    return found == ("active", "SyncRep")
 
 
 def test_a_table_in_use_holds_up_neither_trimming_nor_heartbeats(
