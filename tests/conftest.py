@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # what tests of several parts share
 
+pytest_plugins = ["reruns"]
+
 # Timing on a busy machine says nothing about correctness, so there is no deadline. Random on purpose:
 # every run looks somewhere new, and a failure prints how to repeat it.
 settings.register_profile("default", max_examples=100, deadline=None)
