@@ -9,12 +9,20 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import httpx
+import pika.connection
 import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # what tests of several parts share
 
 pytest_plugins = ["reruns"]
+
+# These clients give up after 5, 10 and 15 seconds unless told otherwise, and a busy machine may need longer.
+for part in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, part, 120.0)
+pika.connection.Parameters.DEFAULT_SOCKET_TIMEOUT = 120.0
+pika.connection.Parameters.DEFAULT_STACK_TIMEOUT = 120.0
 
 # Timing on a busy machine says nothing about correctness, so there is no deadline. Random on purpose:
 # every run looks somewhere new, and a failure prints how to repeat it.

@@ -39,7 +39,7 @@ from holtmq.wire.properties import Properties, encode_properties
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Method)
-DEADLINE = 60.0  # seconds; reached only by a test that would fail anyhow
+DEADLINE = 120.0  # seconds; reached only by a test that would fail anyhow
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 
 
