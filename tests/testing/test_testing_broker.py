@@ -1,6 +1,7 @@
 """A broker in a test: it starts at once, is real, and leaves nothing behind."""
 
 import gc
+import socket
 import statistics
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from holtmq.testing import TestBroker
+from holtmq.testing import Keep, TestBroker
 from open_files import open_files
 
 Connect = Callable[..., pika.BlockingConnection]
@@ -77,6 +78,24 @@ def test_fifty_brokers_start_fast_and_leave_no_thread_socket_or_file_behind(
     assert len(set(threading.enumerate()) - threads_before) < 5
     assert len(set(open_files().items()) - descriptors_before) < 5
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ended", ["_stop_node", "crash"])
+def test_between_two_lives_no_other_server_or_client_gets_the_ports(ended: str) -> None:
+    with TestBroker() as broker:
+        ports = (broker.amqp_port, broker.http_port)
+        if ended == "crash":
+            broker._crash(Keep.NOTHING)
+        else:
+            broker._stop_node()
+
+        for port in ports:
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", port))
+
+        broker._start_node()
+        assert (broker.amqp_port, broker.http_port) == ports
+        assert httpx.get(f"{broker.http_url}/health").status_code == 200
 
 
 def test_no_task_is_left_on_the_loop_when_a_broker_stops(connect: Connect) -> None:
