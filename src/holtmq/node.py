@@ -20,7 +20,14 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.records.recovery import Fold, recover
-from holtmq.broker_setup import amqp_settings, journal_options, log_damage, make_broker, make_partitioned
+from holtmq.broker_setup import (
+    amqp_settings,
+    journal_options,
+    log_damage,
+    log_lost,
+    make_broker,
+    make_partitioned,
+)
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config
 from holtmq.descriptors import affordable_sockets
@@ -221,6 +228,7 @@ class Node:
         self.sampler = Sampler(int(self.clock()))
         self._streams = self.broker.attach(self.partitioned)
         self.broker.flow.damage.on_found = log_damage
+        self.broker.flow.damage.on_lost = log_lost
         self.turns.attach(self.broker.flow, self.partitioned)
 
     def _prepare_upkeep(self) -> None:
