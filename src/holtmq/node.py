@@ -174,8 +174,11 @@ class Node:
         if self.config.journal.scrub_bytes_per_second and self._has_folder:
             pace = self.config.journal.scrub_bytes_per_second
             self._scrubbing = asyncio.create_task(self.scrubber.run(pace), name="scrubber")
-        if self.recovered_records >= _LONG_REPLAY and self.journal.bytes_since_checkpoint:
-            # A process that keeps crashing before a checkpoint is due must not replay more each time.
+        was_repaired = self.broker.flow.damage.dropped > 0
+        is_long = self.recovered_records >= _LONG_REPLAY
+        if (was_repaired or is_long) and self.journal.bytes_since_checkpoint:
+            # A process that keeps crashing before a checkpoint is due must not replay more each time. After a
+            # repair, what follows it in the log is understood with allowances, which must not be made again.
             self.checkpoints.make()
         self.shovels.start()
         self.broker.parameter_changes.on_changed = self.shovels.parameters_changed
