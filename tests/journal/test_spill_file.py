@@ -58,6 +58,39 @@ def test_an_empty_file_is_written_from_its_start_again(tmp_path: Path) -> None:
     assert spill._current.written <= 2000
 
 
+def test_short_reads_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SpillFile(tmp_path).write(b"0123456789" * 100)
+    really_pread = os.pread
+    monkeypatch.setattr(
+        os, "pread", lambda descriptor, size, offset: really_pread(descriptor, min(size, 7), offset)
+    )
+
+    assert run.read() == b"0123456789" * 100
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    really_pwrite = os.pwrite
+    monkeypatch.setattr(
+        os, "pwrite", lambda descriptor, data, offset: really_pwrite(descriptor, data[:7], offset)
+    )
+
+    assert SpillFile(tmp_path).write(b"0123456789" * 100).read() == b"0123456789" * 100
+
+
+def test_bytes_that_are_not_those_that_were_written_are_an_error(tmp_path: Path) -> None:
+    spill = SpillFile(tmp_path)
+    runs = [spill.write(b"x" * 100), spill.write(b"y" * 100)]
+    assert spill._current is not None
+    os.pwrite(spill._current._descriptor, b"z", 150)
+
+    with pytest.raises(OSError, match="checksum"):
+        runs[1].read()
+    assert runs[0].read() == b"x" * 100
+    os.ftruncate(spill._current._descriptor, 160)
+    with pytest.raises(OSError, match="40 bytes too early"):
+        runs[1].read()
+
+
 def test_a_disk_that_takes_nothing_is_an_error_and_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
