@@ -208,8 +208,8 @@ class StreamQueue:
         return {}
 
     def is_first_delivery(self, messages: list[Message]) -> bool:
-        """As ``is_redelivered``; messages of a plain reader are not held here."""
-        return messages[0].seq > 0
+        """Whether none of these was delivered to the group before; a plain reader reads each message once."""
+        return not self._held or not any(map(self.is_redelivered, messages))
 
     def times_returned(self, message: Message) -> int:
         """Not counted per message: ``counts_deliveries`` is False."""
