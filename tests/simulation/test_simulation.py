@@ -311,7 +311,7 @@ def _logs(world: World) -> list[PartitionedQueue]:
 
 
 def _waiting(world: World) -> set[int]:
-    queues = world.broker.queues_by_id.values()
+    queues = world.broker.work_queues()
     return {message.position for queue in queues for message in raw_messages(world.broker, queue)}
 
 

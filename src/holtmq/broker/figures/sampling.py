@@ -11,7 +11,8 @@ from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.figures.queue_figures import Kinds, Totals
 from holtmq.broker.figures.rings import LevelRing, Ring
 from holtmq.broker.partitioned.counters import QueueCounters, QueueCounts
-from holtmq.broker.topology.exchanges import Exchange
+from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.topology.vhost import QueueExchange
 from holtmq.broker.work.work_queue import WorkQueue
 
 _NOTHING: Final = Totals(0, 0, 0)
@@ -34,7 +35,7 @@ class Sampler:
         self._last: dict[object, Totals] = {}
         self._levels: dict[int, tuple[int, int]] = {}
 
-    def sample_exchanges(self, second: int, used: Iterable[Exchange[WorkQueue]]) -> None:
+    def sample_exchanges(self, second: int, used: Iterable[QueueExchange]) -> None:
         """Sample the exchanges in ``used``."""
         for exchange in used:
             if exchange.ring is None:
@@ -42,11 +43,11 @@ class Sampler:
             exchange.ring.record(second, (exchange.published,))
 
     def sample(
-        self, second: int, used: Iterable[WorkQueue], counters: QueueCounters, clients: ClientCounts
+        self, second: int, used: Iterable[Queue], counters: QueueCounters, clients: ClientCounts
     ) -> None:
         """Sample the work queues in ``used``, and the partitioned queues that ``counters`` lists as used."""
         for queue in used:
-            if not queue.is_stream:
+            if isinstance(queue, WorkQueue):
                 self._sample_work(second, queue)
         for name in counters.take_used():
             counts = counters.queues.get(name)

@@ -117,7 +117,7 @@ class QueueTables:
             for place, queue in enumerate(list(vhost.queues.values())):
                 if not place % _LOOK_EVERY:
                     await stepwise.between()
-                if queue.is_stream or queue.name.startswith(_HIDDEN):
+                if not isinstance(queue, WorkQueue) or queue.name.startswith(_HIDDEN):
                     continue
                 kept = known.get(queue.id)
                 if kept is None or not kept.is_current(queue, now):

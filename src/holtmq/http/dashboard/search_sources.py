@@ -267,7 +267,11 @@ async def sources_of(
     queues: list[WorkQueue] = []
     for vhost in list(context.broker.vhosts.values()):
         for queue in list(vhost.queues.values()):
-            if not queue.is_stream and (len(queue) or queue.unacked) and may(queue.vhost, queue.name):
+            if (
+                isinstance(queue, WorkQueue)
+                and (len(queue) or queue.unacked)
+                and may(queue.vhost, queue.name)
+            ):
                 queues.append(queue)
             await stepwise.between()
     queues = await ordered_page(queues, lambda queue: (queue.vhost, queue.name), False, 0, len(queues))
