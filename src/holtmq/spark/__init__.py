@@ -37,7 +37,7 @@ def register(
 
 
 def _run_workers_with_this_python(spark: "SparkSession") -> None:
-    """Local workers otherwise run the ``python3`` on PATH, which has no holtmq unless its venv is activated."""
+    """Local workers otherwise run the ``python3`` on PATH: without holtmq, if its venv is not activated."""
     context = getattr(spark, "_sc", None)  # a Spark Connect session has none
     if context is not None and context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
