@@ -362,7 +362,8 @@ class Shelf:
         self.stored: dict[int, Message] = {}
         self.reads = 0
         self.written: list[int] = []
-        self.broken = self.full = False
+        self.broken = self.full = False  # a broken one reads nothing, neither journal nor spill
+        self.spill_broken = False
         self._pager = MessagePager(MemoryJournal(), MemorySpill())
 
     def read(self, positions: Sequence[int]) -> list[Message]:
@@ -386,7 +387,7 @@ class Shelf:
         return self._pager.spill(messages)
 
     def read_back(self, spilled: SpilledBytes) -> list[Message]:
-        if self.broken:
+        if self.broken or self.spill_broken:
             raise OSError("the disk is gone")
         found = self._pager.read_back(spilled)
         self.reads += len(found)

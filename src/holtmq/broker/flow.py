@@ -27,6 +27,7 @@ from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.memory_budget import MemoryBudget
 from holtmq.broker.work.paging import MemorySpill, MessagePager, Spill
+from holtmq.broker.work.spilling_fifo import LostRun
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import Journal
 from holtmq.wire.property_walker import PropertyWalkers
@@ -271,8 +272,11 @@ class Flow:
     def _pass_over(self, queue: WorkQueue) -> None:
         """List the queue's unreadable messages as damaged, and continue without them."""
         for error in queue.take_unreadable():
-            self.damage.note("queue", queue.vhost, queue.name, error)
             queue.bytes = max(0, queue.bytes - error.size)
+            if isinstance(error, LostRun):
+                self.damage.note_lost(queue.vhost, queue.name, error.messages, error.size, error.reason)
+                continue
+            self.damage.note("queue", queue.vhost, queue.name, error)
             if error.dropped and queue.persisted:  # a repair has dropped it: it will not come back
                 queue.settled.append(error.position)
         if not len(queue):

@@ -232,6 +232,8 @@ class Fold:
         """Fill the queues and schedule delayed messages; return the number of records."""
         broker = self._broker
         broker.flow.seq = self._seq
+        if self._partitioned is not None:
+            self._partitioned.recovered()
         for holding in self._holdings.values():
             holding.finish()
             broker.flow.touch(holding.queue)

@@ -21,8 +21,7 @@ from holtmq.broker.topology.queue_options import QueueOptions, QueueType
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.memory_budget import MESSAGE_BYTES
 from holtmq.broker.work.priority_levels import Levels
-from holtmq.broker.work.spilling_fifo import Pager, SpillingFifo
-from holtmq.journal.interface import RecordUnreadable
+from holtmq.broker.work.spilling_fifo import Missing, Pager, SpillingFifo
 
 _SHARE: Final = 256  # most messages delivered before the consumers' room is checked again
 _SHARE_BYTES: Final = 262_144
@@ -280,9 +279,9 @@ class WorkQueue:
         self.figures.delivered += len(messages)
         return messages
 
-    def take_unreadable(self) -> list[RecordUnreadable]:
+    def take_unreadable(self) -> list[Missing]:
         """Read errors since the last call; their messages were skipped."""
-        found: list[RecordUnreadable] = []
+        found: list[Missing] = []
         fifos = self.store.fifos.values() if isinstance(self.store, Levels) else (self.store,)
         for fifo in fifos:
             found += fifo.unreadable
