@@ -22,6 +22,7 @@ from .session import PatientConnection, Session
 log = logging.getLogger(__name__)
 
 ROW_BYTES: Final = 1 << 20  # maximum per row: PostgreSQL copies a value several times
+EPOCHS_KEPT: Final = 1_000  # an owner that reconnects begins one, too
 FETCH_ROWS: Final = 64
 
 
@@ -252,6 +253,7 @@ class LogStore:
             "INSERT INTO holtmq.epoch (log, epoch, start, owner) VALUES (%s, %s, %s, %s)",
             (self.id, epoch + 1, end, owner.name),
         )
+        schema.trim_epochs(connection, self.id, epoch + 1 - EPOCHS_KEPT)
         return epoch + 1
 
     def end_backend(self, pid: int) -> None:
