@@ -14,6 +14,7 @@ from holtmq.amqp.consumer import Consumer
 from holtmq.amqp.errors import ConnectionFault
 from holtmq.amqp.protocol import AmqpProtocol
 from holtmq.amqp.server import AmqpServer
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.clients import (
     ChannelDetails,
     ChannelRow,
@@ -210,7 +211,9 @@ def _consumer_row(protocol: AmqpProtocol, consumer: Consumer) -> ConsumerRow:
         channel_details=ChannelDetails(f"{name} ({channel.number})", channel.number, user, name, *peer),
         ack_required=not consumer.no_ack,
         exclusive=consumer.exclusive,
-        active=not queue.options.single_active_consumer or queue.active is consumer,
+        active=not isinstance(queue, WorkQueue)
+        or not queue.options.single_active_consumer
+        or queue.active is consumer,
         prefetch_count=consumer.prefetch,
         arguments=dict(consumer.arguments),
         messages_unacknowledged=len(consumer.held),

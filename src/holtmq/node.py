@@ -20,7 +20,14 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.records.recovery import Fold, recover
-from holtmq.broker_setup import amqp_settings, journal_options, log_damage, make_broker, make_partitioned
+from holtmq.broker_setup import (
+    amqp_settings,
+    journal_options,
+    log_damage,
+    log_lost,
+    make_broker,
+    make_partitioned,
+)
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config
 from holtmq.descriptors import affordable_sockets
@@ -168,8 +175,11 @@ class Node:
         if self.config.journal.scrub_bytes_per_second and self._has_folder:
             pace = self.config.journal.scrub_bytes_per_second
             self._scrubbing = asyncio.create_task(self.scrubber.run(pace), name="scrubber")
-        if self.recovered_records >= _LONG_REPLAY and self.journal.bytes_since_checkpoint:
-            # A process that keeps crashing before a checkpoint is due must not replay more each time.
+        was_repaired = self.broker.flow.damage.dropped > 0
+        is_long = self.recovered_records >= _LONG_REPLAY
+        if (was_repaired or is_long) and self.journal.bytes_since_checkpoint:
+            # A process that keeps crashing before a checkpoint is due must not replay more each time. After a
+            # repair, what follows it in the log is understood with allowances, which must not be made again.
             self.checkpoints.make()
         self.shovels.start()
         self.broker.parameter_changes.on_changed = self.shovels.parameters_changed
@@ -222,6 +232,7 @@ class Node:
         self.sampler = Sampler(int(self.clock()))
         self._streams = self.broker.attach(self.partitioned)
         self.broker.flow.damage.on_found = log_damage
+        self.broker.flow.damage.on_lost = log_lost
         self.turns.attach(self.broker.flow, self.partitioned)
 
     def _prepare_upkeep(self) -> None:

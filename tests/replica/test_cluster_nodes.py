@@ -34,7 +34,7 @@ from postgres import Cluster
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("failover")]
 
 SERVE = (sys.executable, "-m", "holtmq", "serve")
-PATIENCE = 60.0
+PATIENCE = 180.0
 expect.set_options(timeout=PATIENCE * 1000)
 
 
@@ -88,13 +88,15 @@ async def nodes(postgres: Cluster, tmp_path: Path) -> AsyncIterator[Nodes]:
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            found = condition()
-            if await found if asyncio.iscoroutine(found) else found:
-                return
-            await asyncio.sleep(0.02)
-    raise AssertionError(what)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                found = condition()
+                if await found if asyncio.iscoroutine(found) else found:
+                    return
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(what) from None
 
 
 async def get(node: NodeProcess, path: str) -> tuple[int, dict[str, object]]:

@@ -14,8 +14,7 @@ from psycopg import sql
 from replica_support import Member, log_of, new_log, until
 
 from holtmq.journal import JournalFailed
-from holtmq.journal.replica import local_copy
-from holtmq.journal.replica import store as store_module
+from holtmq.journal.replica import epochs, local_copy
 from holtmq.journal.replica.errors import StartAgain, Unreachable
 from holtmq.journal.replica.following import Follower
 from holtmq.journal.replica.local_copy import LocalCopy
@@ -161,7 +160,7 @@ def test_a_standby_whose_disk_spoils_what_it_has_just_fetched_begins_again(
 def test_old_epochs_are_deleted_and_no_folder_trusts_more_than_before(
     postgres: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "EPOCHS_KEPT", 3)
+    monkeypatch.setattr(epochs, "KEPT", 3)
     log = new_log(postgres.url)
     starts: dict[int, int] = {}  # by epoch, as nothing were ever deleted
     store = LogStore(Session(postgres.url, 10.0, "test"), log.name)

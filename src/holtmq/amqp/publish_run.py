@@ -212,7 +212,7 @@ class PublishRun:
                     if not queue.dirty:
                         flow.touch(queue)
                 else:
-                    flow.place(message, found.queues)
+                    flow.place(message, found.work_queues)
                     if not found.queues:
                         dropped += 1
                 at = stop + 1

@@ -12,7 +12,8 @@ from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.figures.queue_figures import Kinds, Totals
 from holtmq.broker.figures.rings import LevelRing, Ring
 from holtmq.broker.partitioned.counters import QueueCounters, QueueCounts
-from holtmq.broker.topology.exchanges import Exchange
+from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.topology.vhost import QueueExchange
 from holtmq.broker.work.work_queue import WorkQueue
 
 _NOTHING: Final = Totals(0, 0, 0)
@@ -35,7 +36,7 @@ class Sampler:
         self._last: dict[object, Totals] = {}
         self._levels: dict[int, tuple[int, int]] = {}
 
-    def sample_exchanges(self, second: int, used: Iterable[Exchange[WorkQueue]]) -> Iterator[None]:
+    def sample_exchanges(self, second: int, used: Iterable[QueueExchange]) -> Iterator[None]:
         """Sample the exchanges in ``used``, one in each step."""
         for exchange in used:
             if exchange.ring is None:
@@ -44,12 +45,12 @@ class Sampler:
             yield
 
     def sample(
-        self, second: int, used: Iterable[WorkQueue], counters: QueueCounters, clients: ClientCounts
+        self, second: int, used: Iterable[Queue], counters: QueueCounters, clients: ClientCounts
     ) -> Iterator[None]:
         """Sample the work queues in ``used`` and the partitioned queues that ``counters`` lists as used, one
         in each step."""
         for queue in used:
-            if not queue.is_stream and not queue.figures.ended:
+            if isinstance(queue, WorkQueue) and not queue.figures.ended:
                 self._sample_work(second, queue)
                 yield
         for name in counters.take_used():

@@ -5,7 +5,7 @@ A list of 20,000 queues is sorted by one column, and only the queues of the page
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeGuard
 
 import msgspec
 
@@ -14,6 +14,7 @@ from holtmq.broker.figures.rings import Ring
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Holder
 from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.spilling_fifo import SpillingFifo
@@ -54,12 +55,12 @@ class QueueRow(msgspec.Struct, kw_only=True, gc=False):
 COLUMNS: Final = frozenset(QueueRow.__struct_fields__) - {"paused_since", "paused_by"}  # to sort by
 
 
-def is_shown(queue: WorkQueue) -> bool:
+def is_shown(queue: Queue) -> TypeGuard[WorkQueue]:
     """Whether it is a work queue that an operator knows. Partitioned queues are read from their own store."""
-    return not queue.is_stream and not queue.name.startswith(_HIDDEN)
+    return isinstance(queue, WorkQueue) and not queue.name.startswith(_HIDDEN)
 
 
-def held_since_ms(queue: WorkQueue) -> int | None:
+def held_since_ms(queue: Queue) -> int | None:
     """When a consumer of this queue got the oldest message that it holds; None: no consumer has one."""
     if not queue.unacked:
         return None

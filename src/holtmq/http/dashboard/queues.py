@@ -11,6 +11,7 @@ from holtmq.auth.permissions import Action
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.errors import NotFound
 from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.peeking import waiting
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.dashboard.access_rights import SEE_QUEUES, offered, sees
@@ -59,9 +60,9 @@ async def list_queues(call: Call) -> object:
     for home in shown if kind != "stream" else ():
         for place, queue in enumerate(list(home.queues.values())):
             if (
-                (not text or text in queue.name.lower())
+                is_shown(queue)
+                and (not text or text in queue.name.lower())
                 and not (hide_empty and not len(queue.store) and not queue.unacked)
-                and is_shown(queue)
             ):
                 keyed.append((_key(read(queue), queue.name, home.name), queue))
             if not place % _LOOK_EVERY:
@@ -95,7 +96,7 @@ def _line(dashboard: Dashboard, row: QueueRow, now: float) -> list[list[int]] | 
     return None if ring is None else ring.by_second(int(now))[:2]
 
 
-def queue_of(call: Call) -> WorkQueue:
+def queue_of(call: Call) -> Queue:
     """The queue in the path; raises 404, also for a vhost that the viewer does not see."""
     name = call.path["vhost"]
     vhost = call.context.broker.vhosts.get(name) if sees(call.identity, name) else None
@@ -110,7 +111,7 @@ async def show_queue(call: Call) -> object:
     context, queue = call.context, queue_of(call)
     dashboard, now = dashboard_of(context), call.now
     depth = queue.figures.depth
-    if queue.is_stream:
+    if not isinstance(queue, WorkQueue):
         stream = context.service.store.queues.get(queue.name)
         if stream is None:
             raise NotFound(f"no partitioned queue '{queue.name}'")
@@ -138,8 +139,8 @@ async def show_queue(call: Call) -> object:
     }
 
 
-def _totals(queue: WorkQueue) -> dict[str, int] | None:
-    if queue.is_stream:
+def _totals(queue: Queue) -> dict[str, int] | None:
+    if not isinstance(queue, WorkQueue):
         return None
     figures = queue.figures
     totals = figures.totals(queue)
@@ -157,7 +158,7 @@ async def peek(call: Call) -> object:
     """Ready messages; they stay in the queue and are not marked redelivered."""
     context, queue = call.context, queue_of(call)
     call.identity.require_in(queue.vhost, Action.READ, queue.name)
-    if queue.is_stream:
+    if not isinstance(queue, WorkQueue):
         raise Refusal(400, f"{queue.name} is a partitioned queue: read it with /api/v1/messages")
     limit = call.query.number("limit", 10, 1, _PEEK_MOST)
     skip = call.query.number("offset", 0, 0, _PEEK_SKIP_MOST)
@@ -181,7 +182,7 @@ async def peek(call: Call) -> object:
 async def show_histograms(call: Call) -> object:
     """Ages and delivery counts of the waiting messages that are first in line."""
     queue = queue_of(call)
-    if queue.is_stream:
+    if not isinstance(queue, WorkQueue):
         raise Refusal(400, f"{queue.name} is a partitioned queue: see its partitions")
     now_ms, stepwise = int(call.now * 1000), Stepwise()
     ages, deliveries, seen = Histogram(_AGES), Histogram(_DELIVERIES), 0

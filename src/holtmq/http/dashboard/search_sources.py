@@ -267,7 +267,7 @@ async def sources_of(
     queues: list[WorkQueue] = []
     for vhost in list(context.broker.vhosts.values()):
         for queue in list(vhost.queues.values()):
-            if (queue.unacked or len(queue.store)) and not queue.is_stream:
+            if isinstance(queue, WorkQueue) and (queue.unacked or len(queue.store)):
                 queues.append(queue)
             await stepwise.between()
     queues = await ordered_page(queues, lambda queue: (queue.vhost, queue.name), False, 0, len(queues))

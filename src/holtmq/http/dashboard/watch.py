@@ -15,6 +15,7 @@ from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.figures.rings import Ring
 from holtmq.broker.partitioned.groups.group import Group, micros
 from holtmq.broker.partitioned.statistics import Steps, count_lag
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.parameters import THRESHOLDS
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.dashboard.attention import (
@@ -158,7 +159,7 @@ class Watch:
         """The columns of partitioned queues, with their oldest unread messages as last counted."""
         return StreamColumns(self._context, now, self._oldest_unread)
 
-    def _stuck_holders(self, queue: WorkQueue, limits: Thresholds, now: float) -> list[Holder]:
+    def _stuck_holders(self, queue: Queue, limits: Thresholds, now: float) -> list[Holder]:
         """The consumers of a queue that hold messages, if one of them has had one for too long."""
         since = held_since_ms(queue)
         if since is None or now - since / 1000 < limits.unacked_seconds:

@@ -92,11 +92,12 @@ async def _read_work_queues(context: Context, now: float, families: RowFamilies,
         for number, queue in enumerate(list(vhost.queues.values())):
             if not number % _LOOK_EVERY:
                 await stepwise.between()
-            where, waiting = f'{in_vhost}{_escaped(queue.name)}"}} ', len(queue.store)
+            where = f'{in_vhost}{_escaped(queue.name)}"}} '
             if queue.unacked and (since := held_since_ms(queue)) is not None:
                 held(f"{held_name}{where}{max(0, now_ms - since) / 1000}\n")
             if not is_shown(queue):  # among others a partitioned queue, see below
                 continue
+            waiting = len(queue.store)
             ready(f"{ready_name}{where}{waiting}\n")
             unacked(f"{unacked_name}{where}{queue.unacked}\n")
             consumers(f"{consumers_name}{where}{len(queue.consumers)}\n")

@@ -113,20 +113,3 @@ def create_rows_table(connection: Connection[Any], part: int) -> None:
 def drop_rows_table(connection: Connection[Any], part: int) -> None:
     """Drop the table with the rows of a part."""
     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(rows_table(part)), prepare=False)
-
-
-def trim_epochs(connection: Connection[Any], log: int, upto: int) -> None:
-    """Delete old epochs, some at a time; the oldest one left gets the lowest of their starts.
-
-    So a folder whose mark is older keeps less than it could, and never more (``LogStore.epoch_after``).
-    """
-    connection.execute(
-        "WITH old AS (SELECT epoch FROM holtmq.epoch WHERE log = %(log)s AND epoch <= %(upto)s"
-        " ORDER BY epoch LIMIT 1000),"
-        " gone AS (DELETE FROM holtmq.epoch WHERE log = %(log)s AND epoch IN (SELECT epoch FROM old)"
-        " RETURNING start)"
-        " UPDATE holtmq.epoch SET start = least(start, (SELECT min(start) FROM gone))"
-        " WHERE log = %(log)s AND epoch = (SELECT min(epoch) FROM holtmq.epoch WHERE log = %(log)s"
-        " AND epoch > (SELECT max(epoch) FROM old))",
-        {"log": log, "upto": upto},
-    )
