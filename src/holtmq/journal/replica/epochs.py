@@ -33,7 +33,7 @@ def begin(connection: PatientConnection, log: int, epoch: int, start: int, owner
 
 
 def lowest_start_after(connection: PatientConnection, log: int, epoch: int) -> int | None:
-    """Where the log ended when the next epoch began, or lower if that is long ago; None without a next one."""
+    """Where the log ended when the next epoch began, or lower if that is long ago; None: there is none."""
     found = connection.execute(
         "SELECT min(start) FROM holtmq.epoch WHERE log = %s AND epoch > %s", (log, epoch)
     ).fetchone()
