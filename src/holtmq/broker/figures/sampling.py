@@ -38,8 +38,8 @@ class Sampler:
         """Sample the exchanges in ``used``."""
         for exchange in used:
             if exchange.ring is None:
-                exchange.ring = Ring((0,), second)
-            exchange.ring.record(second, (exchange.published,))
+                exchange.ring = Ring((0, 0), second)
+            exchange.ring.record(second, (exchange.published, exchange.routed))
 
     def sample(
         self, second: int, used: Iterable[WorkQueue], counters: QueueCounters, clients: ClientCounts

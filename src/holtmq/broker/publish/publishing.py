@@ -79,6 +79,7 @@ class Publishing:
                 or route.version != route.vhost.version
             ):
                 return self._publish_special(route, properties, message)
+            exchange.more_copies += len(route.queues) - 1
             if not route.queues:
                 return _UNROUTED
             ids = route.durable_ids if persistent else b""
@@ -103,6 +104,7 @@ class Publishing:
             if not queue.dirty:
                 flow.touch(queue)
             return outcome
+        exchange.more_copies += len(route.queues) - 1
         if not route.queues:
             return _UNROUTED
         flow.place(message, route.queues)
@@ -119,7 +121,7 @@ class Publishing:
             and flow.stream_publishes.take(route, properties, body)
         ):
             flow.seq += 1
-            flow.count(route.exchange, 1)
+            flow.count(route.exchange, 1, len(route.queues) - 1)
             return _JOURNALLED
         return self.publish(route, properties, header, body)
 
@@ -161,6 +163,7 @@ class Publishing:
             elif queue.options.overflow is Overflow.REJECT_PUBLISH_DLX:
                 queue.outcasts.append((Reason.MAXLEN, unplaced(message)))
                 flow.touch(queue)
+        route.exchange.more_copies += len(accepted) - 1
         journalled = self._record_and_place(message, accepted)
         if len(accepted) < len(queues):
             return PublishOutcome.REFUSED

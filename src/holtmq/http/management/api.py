@@ -19,6 +19,7 @@ from holtmq.http.management import definitions as management_definitions
 from holtmq.http.management import definitions_import as management_definitions_import
 from holtmq.http.management import health as management_health
 from holtmq.http.management import messages as management_messages
+from holtmq.http.management import node_details as management_node_details
 from holtmq.http.management import runtime as management_runtime
 from holtmq.http.management import shovels as management_shovels
 from holtmq.http.management import single_node as management_single_node
@@ -41,6 +42,7 @@ ROWS: Final[tuple[Row, ...]] = (
     *management_runtime.ROWS,
     *management_shovels.ROWS,
     *management_single_node.ROWS,
+    *management_node_details.ROWS,
     *management_health.ROWS,
 )
 _PREFIX: Final = b"/api/"

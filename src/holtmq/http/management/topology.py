@@ -130,6 +130,10 @@ def asked_vhosts(call: ManagementCall) -> list[VHost]:
 
 async def list_queues(call: ManagementCall) -> object:
     queues = [queue for vhost in asked_vhosts(call) for queue in listed_queues(vhost)]
+    if call.query.flag("disable_stats"):
+        columns = _BASIC + _TOTALS if call.query.flag("enable_queue_totals") else _BASIC
+        rows = (queue_row(call, queue) for queue in queues)
+        return Rows({name: row[name] for name in columns} for row in rows)
     return Rows(await _queue_rows(call, queues))
 
 
@@ -181,6 +185,7 @@ async def queue_action(call: ManagementCall) -> Answer:
 
 def exchange_row(call: ManagementCall, vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
     policy = call.broker.policies.for_exchange(vhost.name, exchange.name)
+    published, routed = exchange_rates(exchange, call.context.clock())
     return {
         "name": exchange.name,
         "vhost": vhost.name,
@@ -192,14 +197,19 @@ def exchange_row(call: ManagementCall, vhost: VHost, exchange: QueueExchange) ->
         "policy": policy.name if policy else None,
         "message_stats": {
             "publish_in": exchange.published,
-            "publish_in_details": {"rate": exchange_rate(exchange, call.context.clock())},
+            "publish_in_details": message_stats.rate_only(published),
+            "publish_out": exchange.routed,
+            "publish_out_details": message_stats.rate_only(routed),
         },
     }
 
 
-def exchange_rate(exchange: QueueExchange, now: float) -> float:
-    """Messages per second that publishers send to an exchange."""
-    return 0.0 if exchange.ring is None else round(exchange.ring.rates(int(now))[0], 1)
+def exchange_rates(exchange: QueueExchange, now: float) -> tuple[float, float]:
+    """Messages per second that publishers send to an exchange, and copies of them that enter queues."""
+    if exchange.ring is None:
+        return 0.0, 0.0
+    published, routed = exchange.ring.rates(int(now))
+    return round(published, 1), round(routed, 1)
 
 
 def exchange_name(given: str) -> str:
@@ -251,6 +261,11 @@ async def delete_exchange(call: ManagementCall) -> Answer:
     return CHANGED
 
 
+# What RabbitMQ lists with ``disable_stats=true``, and adds with ``enable_queue_totals=true``.
+_BASIC: Final = (
+    *("name", "vhost", "node", "type", "durable", "auto_delete", "exclusive", "arguments", "state"),
+)
+_TOTALS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 _ACTIONS: Final = ("sync", "cancel_sync")
 _QUEUE: Final = "/api/queues/{vhost}/{queue}"
 _EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
