@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import httpx
 import pika
@@ -213,3 +214,60 @@ def test_memory_of_the_node_adds_up(http: httpx.Client) -> None:
     assert share["msg_index"] + share["other_system"] == share["total"] == 100
     assert http.delete("/reset").status_code == 204
     assert http.get(f"/healthchecks/node/{node(http)}").json() == {"status": "ok"}
+
+
+def test_a_queue_and_a_channel_list_their_consumers(broker: TestBroker, http: httpx.Client) -> None:
+    parameters = pika.ConnectionParameters("127.0.0.1", broker.amqp_port)
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        channel.queue_declare("read", auto_delete=True)
+        channel.basic_consume("read", lambda *_: None, consumer_tag="reader")
+        queue = http.get("/queues/%2F/read").json()
+        (one,) = queue["consumer_details"]
+        found = http.get(f"/channels/{quote(one['channel_details']['name'], safe='')}").json()
+
+    assert (one["consumer_tag"], one["queue"]) == ("reader", {"name": "read", "vhost": "/"})
+    assert found["consumer_details"] == [one]
+    assert found["consumer_count"] == 1
+    assert "members" not in queue
+
+
+def test_a_queue_that_was_never_used_has_samples_of_its_length(http: httpx.Client) -> None:
+    http.put("/queues/%2F/idle", json={"durable": True})
+
+    row = http.get("/queues/%2F/idle?lengths_age=1800&lengths_incr=30").json()
+
+    assert {sample["sample"] for sample in row["messages_details"]["samples"]} == {0}
+
+
+def test_an_upstream_needs_an_address(http: httpx.Client) -> None:
+    where = "/parameters/federation-upstream/%2F/up"
+
+    refused = http.put(where, json={"value": {"expires": 1}})
+
+    assert refused.status_code == 400
+    assert refused.json()["reason"].startswith("Validation failed")
+    assert http.put(where, json={"value": {"uri": "amqp://elsewhere"}}).status_code == 201
+    meaning = http.get("/without-meaning").json()
+    assert [row["reason"] for row in meaning if row["name"] == "up"] == ["there is no federation here"]
+
+
+def test_a_shovel_for_amqp_1_0_is_named_and_an_import_keeps_it(http: httpx.Client) -> None:
+    value = {
+        "src-protocol": "amqp10",
+        "src-uri": "amqp://elsewhere",
+        "src-address": "a",
+        "dest-uri": "amqp://",
+        "dest-queue": "read",
+    }
+    document = {"parameters": [{"vhost": "/", "component": "shovel", "name": "one-o", "value": value}]}
+
+    refused = http.put("/parameters/shovel/%2F/one-o", json={"value": value})
+    kept = http.post("/definitions", json=document)
+
+    assert (refused.status_code, refused.json()["reason"]) == (
+        400,
+        "src-protocol amqp10 is not supported; amqp091 is",
+    )
+    assert kept.status_code == 204
+    assert http.get("/parameters/shovel/%2F/one-o").json()["value"] == value

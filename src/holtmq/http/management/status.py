@@ -8,6 +8,8 @@ import resource
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+
 from holtmq import __version__
 from holtmq.auth.attempts import Attempts, Protocol
 from holtmq.broker.figures.client_counts import CHURN
@@ -40,6 +42,8 @@ async def overview(call: ManagementCall) -> object:
         "product_name": config.amqp.product,
         "product_version": config.amqp.product_version,
         "rabbitmq_version": config.amqp.product_version,
+        "erlang_version": "",  # there is no Erlang; clients expect the field
+        "erlang_full_version": "",
         "cluster_name": cluster_name(broker),
         "node": NODE,
         "rates_mode": "basic",
@@ -165,10 +169,12 @@ async def channels_of_connection(call: ManagementCall) -> list[ChannelRow]:
     return [row for row in rows if row.connection_details.name == name]
 
 
-async def channel(call: ManagementCall) -> ChannelRow:
+async def channel(call: ManagementCall) -> object:
     for row in await collected(call.context.clients.channels()):
         if row.name == call.path["channel"]:
-            return row
+            consumers = await collected(call.context.clients.consumers(row.vhost))
+            mine = [consumer for consumer in consumers if consumer.channel_details.name == row.name]
+            return {**msgspec.structs.asdict(row), "consumer_details": mine}
     raise Refusal(404, f"no channel '{call.path['channel']}'")
 
 

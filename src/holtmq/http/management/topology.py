@@ -16,6 +16,7 @@ from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.queue_arguments import WITHOUT_EFFECT
+from holtmq.broker.topology.queue_options import QueueType
 from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.errors import Refusal
@@ -99,6 +100,7 @@ def queue_row(call: ManagementCall, queue: WorkQueue) -> dict[str, object]:
         "effective_policy_definition": plain(effective),
         "arguments_without_effect": sorted(name for name in queue.arguments if name in WITHOUT_EFFECT),
         **_state(queue.paused),
+        **({} if kind is QueueType.CLASSIC else {"leader": NODE, "members": [NODE], "online": [NODE]}),
         "consumers": len(queue.consumers),
         "messages": len(queue) + queue.unacked,
         "messages_ready": len(queue),
@@ -138,8 +140,15 @@ async def list_queues(call: ManagementCall) -> object:
 
 
 async def show_queue(call: ManagementCall) -> object:
-    (row,) = await _queue_rows(call, [asked_queue(call)])
-    return row
+    queue = asked_queue(call)
+    (row,) = await _queue_rows(call, [queue])
+    return {
+        **row,
+        "consumer_details": call.context.clients.consumers_of(queue.vhost, queue.name),
+        # By exchange and by channel: RabbitMQ counts these with ``rates_mode`` detailed alone.
+        "incoming": [],
+        "deliveries": [],
+    }
 
 
 async def put_queue(call: ManagementCall) -> Answer:

@@ -18,7 +18,7 @@ from holtmq.broker.topology.policies import Policy, PolicyBook
 from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import ADMINISTER, MAKE_POLICY, MANAGE
-from holtmq.http.management.call import CHANGED, CREATED, Answer, ManagementCall, Row
+from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.topology import listed_queues, queue_totals
 from holtmq.http.management.wire import (
     PermissionIn,
@@ -45,6 +45,7 @@ async def vhost_row(broker: Broker, vhost: VHost) -> dict[str, object]:
     return {
         **vhost_definition(broker.users.vhost(vhost.name) or Vhost(vhost.name)),
         "tracing": False,
+        "cluster_state": {NODE: "running"},
         "messages": ready + unacked,
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
