@@ -9,7 +9,9 @@ Over 400 lines: the parts are made and connected in one place.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from holtmq import address_file, start_checks
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _HOUSEKEEPING_SECONDS: Final = 1.0
+_SAMPLED_AT_ONCE: Final = 1_000  # queues: about 15 ms
 _LONG_REPLAY: Final = 20_000  # records: about 50 ms of a start
 _DRAIN_SECONDS: Final = 5.0  # for consumers, before a switchover
 _LAST_CONFIRMS_SECONDS: Final = 0.2  # for publishers, between the last confirms and the close
@@ -352,7 +355,8 @@ class Node:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
-            self.sample_figures()
+            for _ in self._sample_in_steps():
+                await asyncio.sleep(0)
             if self._freed is not None:
                 self._freed.sample(self.broker.flow.memory.used)
             if self.replica is not None:
@@ -371,10 +375,20 @@ class Node:
 
     def sample_figures(self) -> None:
         """Count what happened in this second."""
-        used, self.broker.flow.used = self.broker.flow.used, set()
-        self.sampler.sample(int(self.clock()), used, self.partitioned.counters, self.broker.counts)
-        exchanges, self.broker.flow.used_exchanges = self.broker.flow.used_exchanges, set()
-        self.sampler.sample_exchanges(int(self.clock()), exchanges)
+        deque(self._sample_in_steps(), maxlen=0)
+
+    def _sample_in_steps(self) -> Iterator[None]:
+        flow, second = self.broker.flow, int(self.clock())
+        used, flow.used = iter(flow.used), set()
+        while batch := list(islice(used, _SAMPLED_AT_ONCE)):
+            self.sampler.sample_work(second, batch)
+            # Deleted since the last sample, and perhaps noted as used again by that: it counts once.
+            flow.used.difference_update([queue for queue in batch if queue.deleted])
+            if len(batch) == _SAMPLED_AT_ONCE:
+                yield
+        self.sampler.sample(second, self.partitioned.counters, self.broker.counts)
+        exchanges, flow.used_exchanges = flow.used_exchanges, set()
+        self.sampler.sample_exchanges(second, exchanges)
 
     def _watch_replica(self, replica: ReplicaLife) -> None:
         """End the node when another node owns the log; hand the log over when that is requested."""

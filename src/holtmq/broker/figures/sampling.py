@@ -41,13 +41,17 @@ class Sampler:
                 exchange.ring = Ring((0,), second)
             exchange.ring.record(second, (exchange.published,))
 
-    def sample(
-        self, second: int, used: Iterable[WorkQueue], counters: QueueCounters, clients: ClientCounts
-    ) -> None:
-        """Sample the work queues in ``used``, and the partitioned queues that ``counters`` lists as used."""
+    def sample_work(self, second: int, used: Iterable[WorkQueue]) -> None:
+        """Sample some of the work queues that were used; ``sample`` follows when all are done."""
         for queue in used:
-            if not queue.is_stream:
-                self._sample_work(second, queue)
+            if queue.is_stream:
+                continue
+            if not queue.deleted:
+                _record(second, queue)
+            self._sum_up(queue)
+
+    def sample(self, second: int, counters: QueueCounters, clients: ClientCounts) -> None:
+        """Sample the partitioned queues that ``counters`` lists as used, and the sums."""
         for name in counters.take_used():
             counts = counters.queues.get(name)
             if counts is None:  # deleted since
@@ -66,24 +70,8 @@ class Sampler:
         self.held.record(second, self.unacked)
         self.node.record(second, [work + more for work, more in zip(self.work, self.streams, strict=True)])
 
-    def _sample_work(self, second: int, queue: WorkQueue) -> None:
-        figures = queue.figures
-        totals = figures.totals(queue)
-        if figures.ring is None:
-            figures.ring = Ring(_NOTHING, second)
-        figures.ring.record(second, totals)
-        kinds = figures.kind_totals()
-        if figures.kinds is None and any(kinds):
-            figures.kinds = Ring(Kinds(), second)
-        if figures.kinds is not None:
-            figures.kinds.record(second, kinds)
-        if figures.depth is None:
-            figures.depth = LevelRing(figures.there_before, second)
-        figures.depth.record(second, len(queue))
-        if figures.unacked is None:
-            figures.unacked = LevelRing(0, second)
-        figures.unacked.record(second, queue.unacked)
-        self._add(self.work, queue.id, totals)
+    def _sum_up(self, queue: WorkQueue) -> None:
+        self._add(self.work, queue.id, queue.figures.totals(queue))
         before = self._levels.pop(queue.id, (0, 0))
         now = (0, 0) if queue.deleted else (len(queue), queue.unacked)
         self.ready += now[0] - before[0]
@@ -98,6 +86,24 @@ class Sampler:
         for series, total in enumerate(totals):
             sums[series] += max(total - last[series], 0)
         self._last[key] = totals
+
+
+def _record(second: int, queue: WorkQueue) -> None:
+    figures = queue.figures
+    if figures.ring is None:
+        figures.ring = Ring(_NOTHING, second)
+    figures.ring.record(second, figures.totals(queue))
+    kinds = figures.kind_totals()
+    if figures.kinds is None and any(kinds):
+        figures.kinds = Ring(Kinds(), second)
+    if figures.kinds is not None:
+        figures.kinds.record(second, kinds)
+    if figures.depth is None:
+        figures.depth = LevelRing(figures.there_before, second)
+    figures.depth.record(second, len(queue))
+    if figures.unacked is None:
+        figures.unacked = LevelRing(0, second)
+    figures.unacked.record(second, queue.unacked)
 
 
 def totals_of(counts: QueueCounts) -> Totals:
