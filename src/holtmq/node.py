@@ -9,9 +9,7 @@ Over 400 lines: the parts are made and connected in one place.
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Final
 
 from holtmq import address_file, start_checks
@@ -39,6 +37,7 @@ from holtmq.http.engine.authentication import RequestAuthenticator
 from holtmq.http.engine.context import Context, ReplicaState
 from holtmq.http.engine.history import History
 from holtmq.http.engine.sessions import Sessions
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.hot_routes import HotApis
 from holtmq.http.management.call import NODE
 from holtmq.http.management.runtime import cluster_name
@@ -68,7 +67,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _HOUSEKEEPING_SECONDS: Final = 1.0
-_SAMPLED_AT_ONCE: Final = 1_000  # queues: about 15 ms
 _LONG_REPLAY: Final = 20_000  # records: about 50 ms of a start
 _DRAIN_SECONDS: Final = 5.0  # for consumers, before a switchover
 _LAST_CONFIRMS_SECONDS: Final = 0.2  # for publishers, between the last confirms and the close
@@ -355,8 +353,7 @@ class Node:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
-            for _ in self._sample_in_steps():
-                await asyncio.sleep(0)
+            await Stepwise().run(self._sampling())
             if self._freed is not None:
                 self._freed.sample(self.broker.flow.memory.used)
             if self.replica is not None:
@@ -374,21 +371,16 @@ class Node:
         self.checkpoints.make_if_due(self._loop.time(), low_on_disk=self.amqp.alarm == LOW_ON_DISK)
 
     def sample_figures(self) -> None:
-        """Count what happened in this second."""
-        deque(self._sample_in_steps(), maxlen=0)
+        """Count what happened in this second, at once."""
+        for _ in self._sampling():
+            pass
 
-    def _sample_in_steps(self) -> Iterator[None]:
+    def _sampling(self) -> Generator[None, None, None]:
         flow, second = self.broker.flow, int(self.clock())
-        used, flow.used = iter(flow.used), set()
-        while batch := list(islice(used, _SAMPLED_AT_ONCE)):
-            self.sampler.sample_work(second, batch)
-            # Deleted since the last sample, and perhaps noted as used again by that: it counts once.
-            flow.used.difference_update([queue for queue in batch if queue.deleted])
-            if len(batch) == _SAMPLED_AT_ONCE:
-                yield
-        self.sampler.sample(second, self.partitioned.counters, self.broker.counts)
+        used, flow.used = flow.used, set()
+        yield from self.sampler.sample(second, used, self.partitioned.counters, self.broker.counts)
         exchanges, flow.used_exchanges = flow.used_exchanges, set()
-        self.sampler.sample_exchanges(second, exchanges)
+        yield from self.sampler.sample_exchanges(second, exchanges)
 
     def _watch_replica(self, replica: ReplicaLife) -> None:
         """End the node when another node owns the log; hand the log over when that is requested."""

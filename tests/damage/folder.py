@@ -31,7 +31,7 @@ from holtmq.testing import TestBroker
 from holtmq.testing.broker import BrokerDidNotStart
 
 READY_SECONDS: Final = 240.0  # a busy machine is no fault
-ANSWER_SECONDS: Final = 30.0
+ANSWER_SECONDS: Final = 120.0
 _WORK: Final = ("plain", "levels", "solid")
 FANNED: Final = ("left", "right")  # each message is in both, and once in the journal
 ROUNDS: Final = 5
@@ -154,7 +154,7 @@ class Clients:
     """Both doors of a running broker."""
 
     def __init__(self, broker: BrokerProcess | BrokerHere) -> None:
-        url = f"amqp://guest:guest@127.0.0.1:{broker.amqp_port}/%2F?blocked_connection_timeout=30"
+        url = f"amqp://guest:guest@127.0.0.1:{broker.amqp_port}/%2F?blocked_connection_timeout=120"
         self._amqp = pika.BlockingConnection(pika.URLParameters(url))
         self.channel = self._amqp.channel()
         self.http = httpx.Client(

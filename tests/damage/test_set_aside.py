@@ -20,6 +20,7 @@ from holtmq.config import Config, Journal, Limits
 from holtmq.journal import disk
 from holtmq.journal.interface import RecordUnreadable
 from holtmq.testing import TestBroker
+from holtmq.testing.views import work_queue
 from holtmq.verify.door import Ports
 from holtmq.verify.http_door import place_of
 from holtmq.verify.intake_door import DYING, IntakeDoor
@@ -240,7 +241,7 @@ def test_each_queue_that_a_message_was_in_is_listed(node: Node) -> None:
 
 def test_a_message_that_was_delivered_from_memory_is_no_longer_missed(node: Node) -> None:
     node.publish("work")
-    stored = node.broker.call(lambda running: [*running.broker.vhosts["/"].queues["work"].store.positions()])
+    stored = node.broker.call(lambda running: [*work_queue(running.broker, "work").store.positions()])
     position = [position for run in stored for position in run][2]
     error = RecordUnreadable("found by the scrub", position, "found by the scrub")
     node.broker.call(lambda running: running.broker.note_rot(error))

@@ -11,10 +11,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from holtmq.broker.errors import Protected
+
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
+    from holtmq.broker.topology.destinations import Queue
     from holtmq.broker.topology.vhost import VHost
-    from holtmq.broker.work.work_queue import WorkQueue
 
 STEP: Final = 500  # queues: about 15 ms
 
@@ -30,7 +32,13 @@ class Removals:
         self._closed: set[object] = set()  # owners of exclusive queues that are left
 
     def delete_vhost(self, name: str) -> None:
-        """Begin to delete a vhost and everything in it; ``is_leaving`` until that is done."""
+        """Begin to delete a vhost and everything in it; ``is_leaving`` until that is done.
+
+        Raises Protected if it must not be deleted.
+        """
+        known = self._broker.users.vhost(name)
+        if known is not None and known.protected_from_deletion:
+            raise Protected(f"Refusing to delete virtual host '{name}' because it is protected from deletion")
         if name not in self._vhosts:
             steps = self._vhosts[name] = self._vhost_steps(self._broker.vhost(name))
             self._broker.long_changes.add(steps, STEP)
@@ -72,6 +80,6 @@ class Removals:
         finally:
             self._closed.discard(owner)
 
-    def is_orphan(self, queue: WorkQueue) -> bool:
+    def is_orphan(self, queue: Queue) -> bool:
         """Whether this queue is exclusive to a closed connection, and will be removed."""
         return queue.owner in self._closed

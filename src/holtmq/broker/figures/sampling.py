@@ -1,17 +1,19 @@
 """Once a second, adds the counters of the used queues to their rings and to the node's sums.
 
 Owns: which queues have a ring, and the sums over all queues. Must not touch: clocks (the time is an
-argument), counting. The cost depends on the queues used in that second, not on how many exist.
+argument), counting. The cost depends on the queues used in that second, not on how many exist. It is done in
+steps: a queue's first sample takes 30 µs, a later one 6 µs, and 20,000 may have been used.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.figures.queue_figures import Kinds, Totals
 from holtmq.broker.figures.rings import LevelRing, Ring
 from holtmq.broker.partitioned.counters import QueueCounters, QueueCounts
-from holtmq.broker.topology.exchanges import Exchange
+from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.topology.vhost import QueueExchange
 from holtmq.broker.work.work_queue import WorkQueue
 
 _NOTHING: Final = Totals(0, 0, 0)
@@ -34,24 +36,23 @@ class Sampler:
         self._last: dict[object, Totals] = {}
         self._levels: dict[int, tuple[int, int]] = {}
 
-    def sample_exchanges(self, second: int, used: Iterable[Exchange[WorkQueue]]) -> None:
-        """Sample the exchanges in ``used``."""
+    def sample_exchanges(self, second: int, used: Iterable[QueueExchange]) -> Iterator[None]:
+        """Sample the exchanges in ``used``, one in each step."""
         for exchange in used:
             if exchange.ring is None:
-                exchange.ring = Ring((0,), second)
-            exchange.ring.record(second, (exchange.published,))
+                exchange.ring = Ring((0, 0), second)
+            exchange.ring.record(second, (exchange.published, exchange.routed))
+            yield
 
-    def sample_work(self, second: int, used: Iterable[WorkQueue]) -> None:
-        """Sample some of the work queues that were used; ``sample`` follows when all are done."""
+    def sample(
+        self, second: int, used: Iterable[Queue], counters: QueueCounters, clients: ClientCounts
+    ) -> Iterator[None]:
+        """Sample the work queues in ``used`` and the partitioned queues that ``counters`` lists as used, one
+        in each step."""
         for queue in used:
-            if queue.is_stream:
-                continue
-            if not queue.deleted:
-                _record(second, queue)
-            self._sum_up(queue)
-
-    def sample(self, second: int, counters: QueueCounters, clients: ClientCounts) -> None:
-        """Sample the partitioned queues that ``counters`` lists as used, and the sums."""
+            if isinstance(queue, WorkQueue) and not queue.figures.ended:
+                self._sample_work(second, queue)
+                yield
         for name in counters.take_used():
             counts = counters.queues.get(name)
             if counts is None:  # deleted since
@@ -64,19 +65,37 @@ class Sampler:
                 ring = self.partitioned[name] = Ring(_NOTHING, second)
             ring.record(second, totals)
             self._add(self.streams, name, totals)
+            yield
         self.churn.record(second, clients.churn())
         self.kinds.record(second, clients.kinds())
         self.depth.record(second, self.ready)
         self.held.record(second, self.unacked)
         self.node.record(second, [work + more for work, more in zip(self.work, self.streams, strict=True)])
 
-    def _sum_up(self, queue: WorkQueue) -> None:
-        self._add(self.work, queue.id, queue.figures.totals(queue))
+    def _sample_work(self, second: int, queue: WorkQueue) -> None:
+        figures = queue.figures
+        totals = figures.totals(queue)
+        if figures.ring is None:
+            figures.ring = Ring(_NOTHING, second)
+        figures.ring.record(second, totals)
+        kinds = figures.kind_totals()
+        if figures.kinds is None and any(kinds):
+            figures.kinds = Ring(Kinds(), second)
+        if figures.kinds is not None:
+            figures.kinds.record(second, kinds)
+        if figures.depth is None:
+            figures.depth = LevelRing(figures.there_before, second)
+        figures.depth.record(second, len(queue))
+        if figures.unacked is None:
+            figures.unacked = LevelRing(0, second)
+        figures.unacked.record(second, queue.unacked)
+        self._add(self.work, queue.id, totals)
         before = self._levels.pop(queue.id, (0, 0))
         now = (0, 0) if queue.deleted else (len(queue), queue.unacked)
         self.ready += now[0] - before[0]
         self.unacked += now[1] - before[1]
         if queue.deleted:
+            figures.ended = True
             del self._last[queue.id]
         elif now != (0, 0):
             self._levels[queue.id] = now
@@ -86,24 +105,6 @@ class Sampler:
         for series, total in enumerate(totals):
             sums[series] += max(total - last[series], 0)
         self._last[key] = totals
-
-
-def _record(second: int, queue: WorkQueue) -> None:
-    figures = queue.figures
-    if figures.ring is None:
-        figures.ring = Ring(_NOTHING, second)
-    figures.ring.record(second, figures.totals(queue))
-    kinds = figures.kind_totals()
-    if figures.kinds is None and any(kinds):
-        figures.kinds = Ring(Kinds(), second)
-    if figures.kinds is not None:
-        figures.kinds.record(second, kinds)
-    if figures.depth is None:
-        figures.depth = LevelRing(figures.there_before, second)
-    figures.depth.record(second, len(queue))
-    if figures.unacked is None:
-        figures.unacked = LevelRing(0, second)
-    figures.unacked.record(second, queue.unacked)
 
 
 def totals_of(counts: QueueCounts) -> Totals:

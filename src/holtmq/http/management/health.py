@@ -12,6 +12,7 @@ from cryptography import x509
 from holtmq.auth.permissions import Action
 from holtmq.broker.message import make_address
 from holtmq.broker.work.leases import Holder, Ledger
+from holtmq.broker.work.work_queue import require_work_queue
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import ALL_ACTIONS, LOGIN
 from holtmq.http.management.call import NODE, Answer, ManagementCall, Row
@@ -51,6 +52,14 @@ def _alarms(call: ManagementCall, reason: str) -> object:
         return _ok()
     resource = "memory" if "memory" in alarm else "disk"
     return _failed(reason, alarms=[{"node": NODE, "resource": resource}])
+
+
+async def node_check(call: ManagementCall) -> object:
+    """The older check that RabbitMQ still answers: whether the node is usable, without alarms."""
+    if "node" in call.path:
+        call.check_node()
+    usable, reason = call.context.health()
+    return await local_alarms(call) if usable else _failed(reason)
 
 
 async def ready(call: ManagementCall) -> object:
@@ -128,7 +137,9 @@ async def aliveness(call: ManagementCall) -> object:
     properties = flow.publish_properties.of(header)
     route = broker.resolve(vhost, "", _ALIVENESS, make_address("", _ALIVENESS))
     flow.publishing.publish(route, properties, header, body)
-    queue = vhost.queue(_ALIVENESS)
+    queue = require_work_queue(
+        vhost.queue(_ALIVENESS), "delete it, so that the test can declare a work queue"
+    )
     message = broker.get(queue)
     if message is not None:
         ledger = Ledger()
@@ -142,6 +153,7 @@ async def aliveness(call: ManagementCall) -> object:
 _DAY: Final = 86_400
 _UNITS: Final = {"days": _DAY, "weeks": 7 * _DAY, "months": 30 * _DAY, "years": 365 * _DAY}
 _CHECKS: Final = "/api/health/checks"
+_LEADERS: Final = f"{_CHECKS}/quorum-queues-without-elected-leaders"
 ROWS: Final = (
     Row("GET", f"{_CHECKS}/alarms", alarms, LOGIN),
     Row("GET", f"{_CHECKS}/local-alarms", local_alarms, LOGIN),
@@ -154,5 +166,14 @@ ROWS: Final = (
     Row("GET", _CHECKS + "/protocol-listener/{protocol}", protocol_listener, LOGIN),
     Row("GET", f"{_CHECKS}/node-is-quorum-critical", single_node, LOGIN),
     Row("GET", f"{_CHECKS}/node-is-mirror-sync-critical", single_node, LOGIN),
+    Row("GET", f"{_CHECKS}/reached-target-cluster-size", single_node, LOGIN),
+    Row("GET", f"{_LEADERS}/all-vhosts", single_node, LOGIN),
+    Row("GET", _LEADERS + "/all-vhosts/pattern/{pattern}", single_node, LOGIN),
+    Row("GET", _LEADERS + "/vhost/{vhost}", single_node, LOGIN),
+    Row("GET", _LEADERS + "/vhost/{vhost}/pattern/{pattern}", single_node, LOGIN),
+    Row("GET", f"{_CHECKS}/metadata-store/initialized", ready, LOGIN),
+    Row("GET", f"{_CHECKS}/metadata-store/initialized/with-data", ready, LOGIN),
+    Row("GET", "/api/healthchecks/node", node_check, LOGIN),
+    Row("GET", "/api/healthchecks/node/{node}", node_check, LOGIN),
     Row("GET", "/api/aliveness-test/{vhost}", aliveness, ALL_ACTIONS),
 )

@@ -14,8 +14,10 @@ from holtmq.broker.figures.queue_figures import Totals
 from holtmq.broker.figures.sampling import totals_of
 from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
-from holtmq.broker.streams.stream_queue import StreamQueue
+from holtmq.broker.streams.stream_queue import stored_name
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.queue_arguments import WITHOUT_EFFECT
+from holtmq.broker.topology.queue_options import QueueType
 from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.errors import Refusal
@@ -32,20 +34,20 @@ from holtmq.http.management.wire import (
 )
 
 
-def listed_queues(vhost: VHost) -> list[WorkQueue]:
+def listed_queues(vhost: VHost) -> list[Queue]:
     """The queues of a vhost, sorted by name, without the internal ones of direct reply-to."""
     hidden = DIRECT_REPLY_TO + "."
     return [vhost.queues[name] for name in sorted(vhost.queues) if not name.startswith(hidden)]
 
 
-async def queue_totals(queues: list[WorkQueue]) -> tuple[int, int, int]:
+async def queue_totals(queues: list[Queue]) -> tuple[int, int, int]:
     """(ready messages, unacknowledged messages, consumers) of these queues together."""
     rows = await collected((len(queue), queue.unacked, len(queue.consumers)) for queue in queues)
     ready, unacked, consumers = zip(*rows, strict=True) if rows else ((), (), ())
     return sum(ready), sum(unacked), sum(consumers)
 
 
-async def _unacked_bytes(call: ManagementCall, queues: list[WorkQueue]) -> dict[int, int]:
+async def _unacked_bytes(call: ManagementCall, queues: list[Queue]) -> dict[int, int]:
     """Bytes of the unacknowledged messages, by queue id."""
     if not any(queue.unacked for queue in queues):
         return {}
@@ -56,7 +58,7 @@ async def _unacked_bytes(call: ManagementCall, queues: list[WorkQueue]) -> dict[
     return found
 
 
-async def _queue_rows(call: ManagementCall, queues: list[WorkQueue]) -> Iterator[dict[str, object]]:
+async def _queue_rows(call: ManagementCall, queues: list[Queue]) -> Iterator[dict[str, object]]:
     asked = message_stats.wanted(call.query, call.context.clock())
     unacked = await _unacked_bytes(call, queues)
     return (
@@ -71,16 +73,16 @@ async def _queue_rows(call: ManagementCall, queues: list[WorkQueue]) -> Iterator
     )
 
 
-def _stats(call: ManagementCall, queue: WorkQueue, asked: message_stats.Wanted) -> dict[str, object]:
-    if not isinstance(queue, StreamQueue):
+def _stats(call: ManagementCall, queue: Queue, asked: message_stats.Wanted) -> dict[str, object]:
+    if isinstance(queue, WorkQueue):
         return message_stats.queue_stats(queue, asked)
-    name = queue.stored_as
+    name = stored_name(queue.vhost, queue.name)
     counts = call.context.service.counters.queues.get(name)
     ring = call.context.sampler.partitioned.get(name)
     return message_stats.stats(totals_of(counts) if counts is not None else Totals(0, 0, 0), ring, asked)
 
 
-def queue_row(call: ManagementCall, queue: WorkQueue) -> dict[str, object]:
+def queue_row(call: ManagementCall, queue: Queue) -> dict[str, object]:
     kind = queue.options.queue_type
     policy = call.broker.policies.for_queue(queue.vhost, queue.name, kind)
     operator = call.broker.operator_policies.for_queue(queue.vhost, queue.name, kind)
@@ -99,6 +101,7 @@ def queue_row(call: ManagementCall, queue: WorkQueue) -> dict[str, object]:
         "effective_policy_definition": plain(effective),
         "arguments_without_effect": sorted(name for name in queue.arguments if name in WITHOUT_EFFECT),
         **_state(queue.paused),
+        **({} if kind is QueueType.CLASSIC else {"leader": NODE, "members": [NODE], "online": [NODE]}),
         "consumers": len(queue.consumers),
         "messages": len(queue) + queue.unacked,
         "messages_ready": len(queue),
@@ -113,7 +116,7 @@ def _state(pause: Pause | None) -> dict[str, object]:
     return {"state": "paused", "paused": {"since": pause.since_ms, "by": pause.by, "reason": pause.reason}}
 
 
-def asked_queue(call: ManagementCall) -> WorkQueue:
+def asked_queue(call: ManagementCall) -> Queue:
     name = call.path["queue"]
     found = call.vhost.queues.get(name)
     if found is None:
@@ -130,12 +133,23 @@ def asked_vhosts(call: ManagementCall) -> list[VHost]:
 
 async def list_queues(call: ManagementCall) -> object:
     queues = [queue for vhost in asked_vhosts(call) for queue in listed_queues(vhost)]
+    if call.query.flag("disable_stats"):
+        columns = _BASIC + _TOTALS if call.query.flag("enable_queue_totals") else _BASIC
+        rows = (queue_row(call, queue) for queue in queues)
+        return Rows({name: row[name] for name in columns} for row in rows)
     return Rows(await _queue_rows(call, queues))
 
 
 async def show_queue(call: ManagementCall) -> object:
-    (row,) = await _queue_rows(call, [asked_queue(call)])
-    return row
+    queue = asked_queue(call)
+    (row,) = await _queue_rows(call, [queue])
+    return {
+        **row,
+        "consumer_details": call.context.clients.consumers_of(queue.vhost, queue.name),
+        # By exchange and by channel: RabbitMQ counts these with ``rates_mode`` detailed alone.
+        "incoming": [],
+        "deliveries": [],
+    }
 
 
 async def put_queue(call: ManagementCall) -> Answer:
@@ -181,6 +195,7 @@ async def queue_action(call: ManagementCall) -> Answer:
 
 def exchange_row(call: ManagementCall, vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
     policy = call.broker.policies.for_exchange(vhost.name, exchange.name)
+    published, routed = exchange_rates(exchange, call.context.clock())
     return {
         "name": exchange.name,
         "vhost": vhost.name,
@@ -192,14 +207,19 @@ def exchange_row(call: ManagementCall, vhost: VHost, exchange: QueueExchange) ->
         "policy": policy.name if policy else None,
         "message_stats": {
             "publish_in": exchange.published,
-            "publish_in_details": {"rate": exchange_rate(exchange, call.context.clock())},
+            "publish_in_details": message_stats.rate_only(published),
+            "publish_out": exchange.routed,
+            "publish_out_details": message_stats.rate_only(routed),
         },
     }
 
 
-def exchange_rate(exchange: QueueExchange, now: float) -> float:
-    """Messages per second that publishers send to an exchange."""
-    return 0.0 if exchange.ring is None else round(exchange.ring.rates(int(now))[0], 1)
+def exchange_rates(exchange: QueueExchange, now: float) -> tuple[float, float]:
+    """Messages per second that publishers send to an exchange, and copies of them that enter queues."""
+    if exchange.ring is None:
+        return 0.0, 0.0
+    published, routed = exchange.ring.rates(int(now))
+    return round(published, 1), round(routed, 1)
 
 
 def exchange_name(given: str) -> str:
@@ -251,6 +271,11 @@ async def delete_exchange(call: ManagementCall) -> Answer:
     return CHANGED
 
 
+# What RabbitMQ lists with ``disable_stats=true``, and adds with ``enable_queue_totals=true``.
+_BASIC: Final = (
+    *("name", "vhost", "node", "type", "durable", "auto_delete", "exclusive", "arguments", "state"),
+)
+_TOTALS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 _ACTIONS: Final = ("sync", "cancel_sync")
 _QUEUE: Final = "/api/queues/{vhost}/{queue}"
 _EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"

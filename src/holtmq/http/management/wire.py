@@ -6,7 +6,7 @@ Owns: RabbitMQ's field names in requests, AMQP values as JSON, statuses of error
 import base64
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Final, TypeVar, cast
@@ -16,7 +16,7 @@ import msgspec
 
 from holtmq.auth.rights import RightMissing
 from holtmq.auth.tokens import TokenRefused
-from holtmq.broker.errors import AccessRefused, BrokerError, JournalUnavailable, NotFound
+from holtmq.broker.errors import AccessRefused, BrokerError, JournalUnavailable, NotFound, Protected
 from holtmq.broker.records.changes import pack_table
 from holtmq.http.engine.errors import Refusal
 from holtmq.journal.interface import JournalFailed
@@ -35,6 +35,7 @@ _ERRORS: Final = {
     403: "not_authorised",
     404: "Object Not Found",
     405: "method_not_allowed",
+    412: "precondition_failed",
     413: "payload_too_large",
     408: "timeout",
     415: "unsupported_media_type",
@@ -47,11 +48,18 @@ _ERRORS: Final = {
 Arguments = dict[str, object] | list[object]
 
 
-class VhostIn(msgspec.Struct):
-    name: str = ""
-    description: str = ""
-    tags: str | list[str] = []
+class VhostMetadataIn(msgspec.Struct):
+    description: str | None = None
+    tags: str | list[str] | None = None
     default_queue_type: str | None = None
+    protected_from_deletion: bool | None = None
+
+
+class VhostIn(VhostMetadataIn):
+    name: str = ""
+    metadata: VhostMetadataIn = msgspec.field(
+        default_factory=VhostMetadataIn
+    )  # RabbitMQ 4 exports these here
 
 
 class UserIn(msgspec.Struct, kw_only=True):
@@ -150,7 +158,7 @@ def checked_table(values: Arguments, what: str) -> FieldTable:
     return table
 
 
-def tags_of(tags: str | list[str]) -> tuple[str, ...]:
+def tags_of(tags: str | Sequence[str]) -> tuple[str, ...]:
     """Tags, from a list or from RabbitMQ's older form, a text with commas."""
     parts = tags.split(",") if isinstance(tags, str) else tags
     return tuple(dict.fromkeys(tag.strip() for tag in parts if tag.strip()))
@@ -220,6 +228,8 @@ def error_answer(error: Exception) -> tuple[int, bytes]:
             return _error(401, str(error))
         case JournalFailed() | JournalUnavailable():
             return _error(503, str(error))
+        case Protected():
+            return _error(412, str(error))
         case BrokerError() | BadPattern() | CodecError():
             return _error(400, str(error))
         case UnicodeError():  # msgspec raises it for a string that is not valid UTF-8
