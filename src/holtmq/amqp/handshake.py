@@ -234,7 +234,8 @@ class Handshake:
         if frame_max < FRAME_MIN_SIZE:
             raise ConnectionFault(
                 ReplyCode.NOT_ALLOWED,
-                f"negotiated frame_max = {frame_max} is lower than the minimum allowed value ({FRAME_MIN_SIZE})",
+                f"negotiated frame_max = {frame_max} is lower than the minimum allowed value "
+                f"({FRAME_MIN_SIZE})",
             )
         channel_max = method.channel_max or settings.channel_max
         if channel_max > settings.channel_max:

@@ -9,9 +9,11 @@ Over 400 lines: the commands on queues share one table of queues, their owners a
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 
+from msgspec.structs import replace
+
 from holtmq.auth.users import Vhost
 from holtmq.broker.dialect import HOLT, Dialect
-from holtmq.broker.errors import AccessRefused, Conflict
+from holtmq.broker.errors import AccessRefused, Conflict, Protected
 from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.flow import Flow
 from holtmq.broker.jobs.board import JobBoard
@@ -94,16 +96,18 @@ class Broker:
 
     def put_vhost(self, name: str, description: str = "", tags: Iterable[str] = ()) -> None:
         """Create a vhost with its predeclared exchanges, or change its description and tags."""
-        known = self.users.vhost(name)
-        wanted = Vhost(name, description, tuple(tags))
-        if known == wanted or (known is not None and not description and not wanted.tags):
+        known, wanted = self.users.vhost(name), tuple(tags)
+        if known is not None and (
+            not (description or wanted) or (known.description, known.tags) == (description, wanted)
+        ):
             return
-        self.add_vhost(name, description, wanted.tags)
-        self.change_log.record(VhostPut(name, description, list(wanted.tags)))
+        self.add_vhost(name, description, wanted)
+        self.change_log.record(VhostPut(name, description, list(wanted)))
 
     def add_vhost(self, name: str, description: str = "", tags: Iterable[str] = ()) -> VHost:
         """Add a vhost to the state, without a journal record."""
-        self.users.put_vhost(Vhost(name, description, tuple(tags)))
+        known = self.users.vhost(name) or Vhost(name)
+        self.users.put_vhost(replace(known, description=description, tags=tuple(tags)))
         if name in self.vhosts:
             return self.vhosts[name]
         vhost = self.vhosts[name] = VHost(name)
@@ -117,8 +121,11 @@ class Broker:
         return self.vhosts.find(name)
 
     def delete_vhost(self, name: str) -> None:
-        """Delete a vhost and everything in it."""
+        """Delete a vhost and everything in it. Raises Conflict if it is protected from deletion."""
         vhost = self.vhost(name)
+        known = self.users.vhost(name)
+        if known is not None and known.protected_from_deletion:
+            raise Protected(f"Refusing to delete virtual host '{name}' because it is protected from deletion")
         self.exchanges.pending_bindings.finish()
         self.access.on_expelled(f"vhost '{name}' is deleted", lambda where, _: where == name)
         for queue in list(vhost.queues.values()):
@@ -183,6 +190,10 @@ class Broker:
         ``any_name``: also accept a server-generated name, which begins with ``amq.``.
         """
         arguments = dict(arguments or {})
+        named = self.users.vhost(vhost.name)
+        # As in RabbitMQ, only for queues that every type can be.
+        if named is not None and named.default_queue_type and durable and not (exclusive or auto_delete):
+            arguments.setdefault("x-queue-type", named.default_queue_type)
         if not name:
             kind = arguments.get("x-queue-type", QueueType.CLASSIC.value)
             if self.dialect.refuse_server_names and kind != QueueType.CLASSIC.value:

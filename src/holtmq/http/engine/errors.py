@@ -17,6 +17,7 @@ from holtmq.broker.errors import (
     JournalUnavailable,
     LimitReached,
     NotFound,
+    Protected,
     ResourceLocked,
 )
 from holtmq.broker.partitioned.store import MessagesSetAside
@@ -46,6 +47,7 @@ _CODES: Final = {
     405: "method_not_allowed",
     408: "timeout",
     409: "conflict",
+    412: "precondition_failed",
     413: "payload_too_large",
     415: "unsupported_media_type",
     429: "rate_limited",
@@ -60,6 +62,7 @@ _STATUSES: Final[tuple[tuple[type[BrokerError], int, str], ...]] = (
     (AccessRefused, 403, "forbidden"),
     (ResourceLocked, 409, "locked"),
     (JournalUnavailable, 503, "unavailable"),
+    (Protected, 412, "protected"),
     (Conflict, 400, "bad_request"),
 )
 

@@ -58,6 +58,11 @@ class ManagementCall:
             raise Refusal(403, f"access to vhost '{vhost.name}' refused for user '{self.identity.name}'")
         return vhost
 
+    def check_node(self) -> None:
+        """Raise 404 if the path names another node."""
+        if self.path["node"] != NODE:
+            raise Refusal(404, f"no node '{self.path['node']}'; this one is '{NODE}'")
+
     def sees(self, vhost: str) -> bool:
         """Whether lists show the vhost to the user."""
         return self.identity.has_tag(MONITORING) or self.identity.may_enter(vhost)

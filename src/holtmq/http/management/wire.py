@@ -5,7 +5,7 @@ Owns: RabbitMQ's field names in requests, AMQP values as JSON, statuses of error
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Final, TypeVar, cast
@@ -28,6 +28,7 @@ _ERRORS: Final = {
     403: "not_authorised",
     404: "Object Not Found",
     405: "method_not_allowed",
+    412: "precondition_failed",
     413: "payload_too_large",
     408: "timeout",
     415: "unsupported_media_type",
@@ -40,11 +41,18 @@ _ERRORS: Final = {
 Arguments = dict[str, object] | list[object]
 
 
-class VhostIn(msgspec.Struct):
-    name: str = ""
-    description: str = ""
-    tags: str | list[str] = []
+class VhostMetadataIn(msgspec.Struct):
+    description: str | None = None
+    tags: str | list[str] | None = None
     default_queue_type: str | None = None
+    protected_from_deletion: bool | None = None
+
+
+class VhostIn(VhostMetadataIn):
+    name: str = ""
+    metadata: VhostMetadataIn = msgspec.field(
+        default_factory=VhostMetadataIn
+    )  # RabbitMQ 4 exports these here
 
 
 class UserIn(msgspec.Struct, kw_only=True):
@@ -133,7 +141,7 @@ def checked_table(values: Arguments, what: str) -> FieldTable:
     return table
 
 
-def tags_of(tags: str | list[str]) -> tuple[str, ...]:
+def tags_of(tags: str | Sequence[str]) -> tuple[str, ...]:
     """Tags, from a list or from RabbitMQ's older form, a text with commas."""
     parts = tags.split(",") if isinstance(tags, str) else tags
     return tuple(dict.fromkeys(tag.strip() for tag in parts if tag.strip()))
