@@ -19,11 +19,13 @@ from typing import Final
 
 import click
 import httpx
+import msgspec
 from bench.stalls import Meter
 from rich.console import Console
 from rich.table import Table
 
 from holtmq.config import Config, Limits
+from holtmq.http.dashboard.attention import Thresholds
 from holtmq.load import frames
 from holtmq.load.link import CHANNEL, Address, Link
 from holtmq.node import Node
@@ -85,14 +87,24 @@ def requests(http: httpx.Client) -> dict[str, Callable[[], object]]:
 
         return run
 
+    def all_is_stuck() -> None:
+        """A finding about every queue and every consumer that holds a message."""
+        usual = msgspec.to_builtins(Thresholds())
+        none = {name: 0 for name in usual if name.endswith("_seconds")}
+        http.put(f"{_BASE}/thresholds", json={**usual, **none}).raise_for_status()
+        ask(f"{_BASE}/overview")()
+        http.put(f"{_BASE}/thresholds", json=usual).raise_for_status()
+
     queue, stream = f"{_BASE}/queues/%2F/queue-0", f"{_BASE}/queues/%2F/stream-0"
     search = {"states": ["ready"], "filter": ["json.n=-1"]}
     return {
         "(no request for 1.5 s)": lambda: time.sleep(1.5),
         "overview, the first since the start": ask(f"{_BASE}/overview", f"{_BASE}/series"),
         "overview": ask(f"{_BASE}/overview", f"{_BASE}/series"),
+        "overview, everything stuck": all_is_stuck,
         "queues, by name": ask(f"{_BASE}/queues?limit=50"),
         "queues, by depth, last page": ask(f"{_BASE}/queues?limit=50&sort=ready&offset=19950"),
+        "queues, by age, page in the middle": ask(f"{_BASE}/queues?limit=50&sort=oldest&offset=10000"),
         "work queue": ask(queue, f"{queue}/histograms", "/api/queues/%2F/queue-0/bindings"),
         "partitioned queue": ask(stream, f"{stream}/partitions?group=g"),
         "groups": ask(f"{_BASE}/groups"),

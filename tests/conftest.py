@@ -9,19 +9,31 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import httpx
+import pika.connection
 import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # what tests of several parts share
 
+pytest_plugins = ["reruns"]
+
+# These clients give up after 5, 10 and 15 seconds unless told otherwise, and a busy machine may need longer.
+for part in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, part, 120.0)
+pika.connection.Parameters.DEFAULT_SOCKET_TIMEOUT = 120.0
+pika.connection.Parameters.DEFAULT_STACK_TIMEOUT = 120.0
+
 # Timing on a busy machine says nothing about correctness, so there is no deadline. Random on purpose:
-# every run looks somewhere new, and a failure prints how to repeat it.
-settings.register_profile("default", max_examples=100, deadline=None)
+# every run looks somewhere new, and a failure prints how to repeat it. These health checks are off: whether
+# they complain depends on the clock and on the first few examples.
+BY_CHANCE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+settings.register_profile("default", max_examples=100, deadline=None, suppress_health_check=BY_CHANCE)
 settings.register_profile(
     "model",
     max_examples=int(os.environ.get("HOLT_MODEL_EXAMPLES", "100")),
     deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    suppress_health_check=BY_CHANCE,
 )
 # For state machines: ``Machine.TestCase.settings = settings.get_profile("model")``.
 settings.load_profile("default")

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+from psycopg import sql
 
 from ports import free_port
 
-_START_SECONDS: Final = 60.0
+_START_SECONDS: Final = 180.0
 _SYNCHRONOUS: Final = """
 synchronous_standby_names = 'second'
 synchronous_commit = on
@@ -114,6 +115,37 @@ class Cluster:
         """Run one statement as the administrator."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(statement.encode())
+
+    def configure(self, name: str, value: str | None) -> None:
+        """Change a setting of the server (None: back to the default) and wait until it is in force.
+
+        The server reads its configuration some time after ``pg_reload_conf``. It tells all processes before
+        it starts another one: what a new session sees, the older ones see with their next statement.
+        """
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("SET synchronous_commit = local")  # the setting may concern the standbys
+            connection.execute("SET default_transaction_read_only = off")
+            setting = sql.Identifier(name)
+            change = sql.SQL("RESET {}").format(setting)
+            if value is not None:
+                change = sql.SQL("SET {} = {}").format(setting, sql.Literal(value))
+            connection.execute(sql.SQL("ALTER SYSTEM {}").format(change))
+            wanted = "SELECT setting FROM pg_file_settings WHERE name = %s ORDER BY seqno DESC LIMIT 1"
+            default = "SELECT boot_val FROM pg_settings WHERE name = %s"
+            found = (
+                connection.execute(wanted, (name,)).fetchone()
+                or connection.execute(default, (name,)).fetchone()
+            )
+            connection.execute("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + _START_SECONDS
+        while self._setting_of_a_new_session(name) != found:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL did not read its configuration: {name}")
+            time.sleep(0.01)
+
+    def _setting_of_a_new_session(self, name: str) -> object:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            return connection.execute("SELECT setting FROM pg_settings WHERE name = %s", (name,)).fetchone()
 
     def destroy(self) -> None:
         """End and remove it."""

@@ -79,7 +79,7 @@ def test_the_walks_over_amqp_are_what_runs(broker: TestBroker) -> None:
             channel.basic_publish("topic", "a.b", b"x", pika.BasicProperties(delivery_mode=2))
 
         def consume() -> None:
-            for method, _, _ in channel.consume("q", inactivity_timeout=20):
+            for method, _, _ in channel.consume("q", inactivity_timeout=120):
                 assert method is not None
                 channel.basic_ack(method.delivery_tag)
                 break

@@ -12,7 +12,7 @@ import msgspec
 from holtmq.amqp.handshake import Settings
 from holtmq.amqp.interceptors import Intercept, Interceptors
 from holtmq.broker.broker import Broker
-from holtmq.broker.damage import Damaged
+from holtmq.broker.damage import Damaged, LostSpill
 from holtmq.broker.dialect import Dialect
 from holtmq.broker.partitioned.log.bodies import Cipher
 from holtmq.broker.partitioned.queue_config import QueueConfig
@@ -87,5 +87,19 @@ def log_damage(row: Damaged) -> None:
             "position": row.position,
             "size": row.size,
             "reason": row.reason,
+        },
+    )
+
+
+def log_lost(run: LostSpill) -> None:
+    """Log transient messages that cannot be read back from the spill."""
+    log.error(
+        "spilled transient messages cannot be read and were given up",
+        extra={
+            "vhost": run.vhost,
+            "queue": run.name,
+            "messages": run.messages,
+            "size": run.size,
+            "reason": run.reason,
         },
     )

@@ -14,9 +14,11 @@ from holtmq.amqp.consumer import Consumer
 from holtmq.amqp.errors import ConnectionFault
 from holtmq.amqp.protocol import AmqpProtocol
 from holtmq.amqp.server import AmqpServer
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.clients import (
     ChannelDetails,
     ChannelRow,
+    ClientRow,
     ConnectionRow,
     ConsumerRow,
     PeerRow,
@@ -30,31 +32,34 @@ class AmqpClients:
     def __init__(self, server: AmqpServer) -> None:
         self._server = server
 
-    def connections(self, vhost: str | None = None, *, ordered: bool = True) -> Iterator[ConnectionRow]:
+    def connections(self, vhost: str | None = None) -> Iterator[ConnectionRow]:
         """Clients that have completed the handshake."""
-        return map(_connection_row, self._running(vhost, ordered))
+        return map(_connection_row, self._running(vhost))
+
+    def at_a_glance(self) -> Iterator[ClientRow]:
+        """The same in short, in no order."""
+        for protocol in list(self._server.connections):
+            if protocol.connection.is_running:
+                yield _client_row(protocol)
 
     def channels(self, vhost: str | None = None) -> Iterator[ChannelRow]:
         """Their channels."""
         for protocol, channel in self._channels(vhost):
             yield _channel_row(protocol, channel)
 
-    def consumers(self, vhost: str | None = None, *, ordered: bool = True) -> Iterator[ConsumerRow]:
+    def consumers(self, vhost: str | None = None) -> Iterator[ConsumerRow]:
         """Their consumers."""
-        for protocol, channel in self._channels(vhost, ordered):
+        for protocol, channel in self._channels(vhost):
             for consumer in list(channel.consumers.values()):
                 yield _consumer_row(protocol, consumer)
 
-    def holding(self, before_ms: int) -> Iterator[ConsumerRow | None]:
-        """Consumers that have held a message since this time or longer; None after each connection."""
-        for protocol in list(self._server.connections):
-            if protocol.connection.is_running:
-                for channel in list(protocol.connection.channels.values()):
-                    for consumer in list(channel.consumers.values()) if len(channel.ledger) else ():
-                        since = consumer.held_since_ms()
-                        if since is not None and since <= before_ms:
-                            yield _consumer_row(protocol, consumer)
-            yield None
+    def consumers_on(self, connection: str) -> list[ConsumerRow] | None:
+        """The consumers of the connection of this name; None when there is none."""
+        protocol = self._find(connection)
+        if protocol is None:
+            return None
+        channels = [channel for _, channel in sorted(protocol.connection.channels.items())]
+        return [_consumer_row(protocol, one) for channel in channels for one in channel.consumers.values()]
 
     def consumers_of(self, vhost: str, queue: str) -> list[ConsumerRow]:
         """The consumers of one queue."""
@@ -77,30 +82,30 @@ class AmqpClients:
 
     def cancel(self, connection: str, channel: int, tag: str) -> bool | None:
         """Cancel a consumer; None: there is none. False: its client does not understand that it was."""
-        for protocol in self._running():
-            if _name(protocol) == connection:
-                found = protocol.connection.channels.get(channel)
-                return None if found is None else found.consuming.dismiss(tag)
-        return None
+        protocol = self._find(connection)
+        found = None if protocol is None else protocol.connection.channels.get(channel)
+        return None if found is None else found.consuming.dismiss(tag)
 
     def close(self, name: str, reason: str) -> bool:
         """Close the connection of this name; False when there is none."""
-        for protocol in self._running():
-            if _name(protocol) == name:
-                protocol.connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
-                return True
-        return False
+        protocol = self._find(name)
+        if protocol is not None:
+            protocol.connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
+        return protocol is not None
 
-    def _running(self, vhost: str | None = None, ordered: bool = True) -> list[AmqpProtocol]:
+    def _find(self, name: str) -> AmqpProtocol | None:
+        return next((protocol for protocol in self._running() if _name(protocol) == name), None)
+
+    def _running(self, vhost: str | None = None) -> list[AmqpProtocol]:
         found = [
             protocol
             for protocol in self._server.connections
             if protocol.connection.is_running and vhost in (None, protocol.connection.vhost.name)
         ]
-        return sorted(found, key=_AGE) if ordered else found
+        return sorted(found, key=_AGE)
 
-    def _channels(self, vhost: str | None, ordered: bool = True) -> Iterator[tuple[AmqpProtocol, Channel]]:
-        for protocol in self._running(vhost, ordered):
+    def _channels(self, vhost: str | None) -> Iterator[tuple[AmqpProtocol, Channel]]:
+        for protocol in self._running(vhost):
             for _, channel in sorted(protocol.connection.channels.items()):
                 yield protocol, channel
 
@@ -140,6 +145,44 @@ def _connection_row(protocol: AmqpProtocol) -> ConnectionRow:
     )
 
 
+def _client_row(protocol: AmqpProtocol) -> ClientRow:
+    connection = protocol.connection
+    before, properties = connection.closed_channel_messages, connection.client_properties
+    published, delivered, settled = before.published, before.delivered, before.settled
+    consumers = unacked = 0
+    held_since: int | None = None
+    for channel in connection.channels.values():
+        held, last = len(channel.ledger), channel.ledger.last
+        if not channel.closing:  # else it is counted there already
+            published += channel.received
+            delivered += last
+            settled += last - held
+        unacked += held
+        consumers += len(channel.consumers)
+        for consumer in channel.consumers.values() if held else ():
+            since = consumer.held_since_ms()
+            if since is not None and (held_since is None or since < held_since):
+                held_since = since
+    return ClientRow(
+        name=_name(protocol),
+        client=_given_name(connection),
+        product=f"{properties.get('product', '')} {properties.get('version', '')}".strip(),
+        user=connection.user_name,
+        vhost=connection.vhost.name,
+        channels=len(connection.channels),
+        consumers=consumers,
+        state="blocked" if connection.blocked else "running",
+        unacked=unacked,
+        held_since=held_since,
+        connected_at=round(protocol.connected_at * 1000),
+        received=protocol.received_bytes,
+        sent=protocol.sent_bytes,
+        published=published,
+        delivered=delivered,
+        settled=settled,
+    )
+
+
 def _channel_row(protocol: AmqpProtocol, channel: Channel) -> ChannelRow:
     connection = protocol.connection
     name, peer = _name(protocol), _address(protocol, "peername")
@@ -168,7 +211,9 @@ def _consumer_row(protocol: AmqpProtocol, consumer: Consumer) -> ConsumerRow:
         channel_details=ChannelDetails(f"{name} ({channel.number})", channel.number, user, name, *peer),
         ack_required=not consumer.no_ack,
         exclusive=consumer.exclusive,
-        active=not queue.options.single_active_consumer or queue.active is consumer,
+        active=not isinstance(queue, WorkQueue)
+        or not queue.options.single_active_consumer
+        or queue.active is consumer,
         prefetch_count=consumer.prefetch,
         arguments=dict(consumer.arguments),
         messages_unacknowledged=len(consumer.held),
@@ -178,6 +223,12 @@ def _consumer_row(protocol: AmqpProtocol, consumer: Consumer) -> ConsumerRow:
 
 
 def _name(protocol: AmqpProtocol) -> str:
+    if not protocol.name:
+        protocol.name = _made_name(protocol)
+    return protocol.name
+
+
+def _made_name(protocol: AmqpProtocol) -> str:
     peer, own = _address(protocol, "peername"), _address(protocol, "sockname")
     if not peer[0]:  # a part of this process
         return _given_name(protocol.connection)

@@ -9,7 +9,7 @@ Over 400 lines: the parts are made and connected in one place.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Final
 
 from holtmq import address_file, start_checks
@@ -20,7 +20,14 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.records.recovery import Fold, recover
-from holtmq.broker_setup import amqp_settings, journal_options, log_damage, make_broker, make_partitioned
+from holtmq.broker_setup import (
+    amqp_settings,
+    journal_options,
+    log_damage,
+    log_lost,
+    make_broker,
+    make_partitioned,
+)
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config
 from holtmq.descriptors import affordable_sockets
@@ -30,6 +37,7 @@ from holtmq.http.engine.authentication import RequestAuthenticator
 from holtmq.http.engine.context import Context, ReplicaState
 from holtmq.http.engine.history import History
 from holtmq.http.engine.sessions import Sessions
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.hot_routes import HotApis
 from holtmq.http.management.call import NODE
 from holtmq.http.management.runtime import cluster_name
@@ -167,8 +175,11 @@ class Node:
         if self.config.journal.scrub_bytes_per_second and self._has_folder:
             pace = self.config.journal.scrub_bytes_per_second
             self._scrubbing = asyncio.create_task(self.scrubber.run(pace), name="scrubber")
-        if self.recovered_records >= _LONG_REPLAY and self.journal.bytes_since_checkpoint:
-            # A process that keeps crashing before a checkpoint is due must not replay more each time.
+        was_repaired = self.broker.flow.damage.dropped > 0
+        is_long = self.recovered_records >= _LONG_REPLAY
+        if (was_repaired or is_long) and self.journal.bytes_since_checkpoint:
+            # A process that keeps crashing before a checkpoint is due must not replay more each time. After a
+            # repair, what follows it in the log is understood with allowances, which must not be made again.
             self.checkpoints.make()
         self.shovels.start()
         self.broker.parameter_changes.on_changed = self.shovels.parameters_changed
@@ -221,6 +232,7 @@ class Node:
         self.sampler = Sampler(int(self.clock()))
         self._streams = self.broker.attach(self.partitioned)
         self.broker.flow.damage.on_found = log_damage
+        self.broker.flow.damage.on_lost = log_lost
         self.turns.attach(self.broker.flow, self.partitioned)
 
     def _prepare_upkeep(self) -> None:
@@ -341,7 +353,7 @@ class Node:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
-            self.sample_figures()
+            await Stepwise().run(self._sampling())
             if self._freed is not None:
                 self._freed.sample(self.broker.flow.memory.used)
             if self.replica is not None:
@@ -359,11 +371,16 @@ class Node:
         self.checkpoints.make_if_due(self._loop.time(), low_on_disk=self.amqp.alarm == LOW_ON_DISK)
 
     def sample_figures(self) -> None:
-        """Count what happened in this second."""
-        used, self.broker.flow.used = self.broker.flow.used, set()
-        self.sampler.sample(int(self.clock()), used, self.partitioned.counters, self.broker.counts)
-        exchanges, self.broker.flow.used_exchanges = self.broker.flow.used_exchanges, set()
-        self.sampler.sample_exchanges(int(self.clock()), exchanges)
+        """Count what happened in this second, at once."""
+        for _ in self._sampling():
+            pass
+
+    def _sampling(self) -> Generator[None, None, None]:
+        flow, second = self.broker.flow, int(self.clock())
+        used, flow.used = flow.used, set()
+        yield from self.sampler.sample(second, used, self.partitioned.counters, self.broker.counts)
+        exchanges, flow.used_exchanges = flow.used_exchanges, set()
+        yield from self.sampler.sample_exchanges(second, exchanges)
 
     def _watch_replica(self, replica: ReplicaLife) -> None:
         """End the node when another node owns the log; hand the log over when that is requested."""

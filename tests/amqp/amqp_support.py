@@ -16,6 +16,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
+from holtmq.testing.views import work_queue
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
 NOW_MS = 1_700_000_000_000
@@ -89,7 +90,7 @@ class Client(Peer):
         return out
 
     def queue(self, name: str = "q") -> WorkQueue:
-        return self.broker.vhosts["/"].queues[name]
+        return work_queue(self.broker, name)
 
     def bodies(self, name: str = "q") -> list[bytes]:
         """What waits in a queue, in the order in which it would leave."""

@@ -50,6 +50,7 @@ from holtmq.broker.publish.publish_properties import PublishProperties, PublishP
 from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.journal import MemoryJournal
 from holtmq.journal.interface import JournalFailed
+from holtmq.testing.views import work_queue
 from holtmq.wire.properties import Properties, body_size, encode_header, encode_properties
 
 _DURABLE: Final[dict[str, dict[str, object]]] = {
@@ -366,7 +367,9 @@ class _World:
         queues = self.vhost.queues
         pager = self.broker.flow.pager
         waiting = {
-            name: [_of(message) for run in queues[name].store.drain(pager) for message in run]
+            name: [
+                _of(message) for run in work_queue(self.broker, name).store.drain(pager) for message in run
+            ]
             for name in (*_TRANSIENT, "durable", "quorum")
             if name in queues
         }

@@ -128,7 +128,7 @@ class World:
             for lease in session.by_number.values():
                 if lease.holder is not None:
                     leased[lease.queue.id] = leased.get(lease.queue.id, 0) + 1
-        for queue in self.broker.vhosts["/"].queues.values():
+        for queue in self.broker.work_queues():
             assert queue.unacked >= leased.get(queue.id, 0)  # more, while a transaction has ended some
             assert queue.bytes == sum(len(message.body) for message in waiting(queue))
             assert len(queue) == len(waiting(queue))
@@ -136,7 +136,7 @@ class World:
     def assert_unowned(self) -> None:
         """Nothing of any connection is left."""
         assert not self.broker.sessions
-        for queue in self.broker.vhosts["/"].queues.values():
+        for queue in self.broker.work_queues():
             assert queue.owner is None
             assert not queue.consumers
             assert queue.active is None

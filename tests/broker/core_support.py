@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Final
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.flow import PublishOutcome
@@ -16,12 +17,13 @@ from holtmq.broker.message import Message, decode_message, make_address
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.message_records import decode_delayed
 from holtmq.broker.records.recovery import recover
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work import memory_budget, spilling_fifo
 from holtmq.broker.work.leases import Holder, Lease, Ledger
 from holtmq.broker.work.paging import MemorySpill, MessagePager, SpilledBytes
 from holtmq.broker.work.priority_levels import Levels
-from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.broker.work.work_queue import WorkQueue, require_work_queue
 from holtmq.journal import FileJournal, JournalOptions, MemoryJournal, Recovery, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.journal.interface import RecordUnreadable
@@ -149,6 +151,8 @@ class Session:
 class Taker(Holder):
     """A consumer that keeps what it is given."""
 
+    arguments: Final[Mapping[str, object]] = {}
+
     def __init__(
         self, session: Session, queue: WorkQueue, prefetch: int, no_ack: bool, priority: int
     ) -> None:
@@ -166,7 +170,7 @@ class Taker(Holder):
         """How many more it takes."""
         return self.prefetch - len(self.held) if self.prefetch and not self.no_ack else UNLIMITED
 
-    def deliver(self, queue: WorkQueue, messages: list[Message]) -> None:
+    def deliver(self, queue: Queue, messages: list[Message]) -> None:
         """Lease the messages and remember them."""
         for found in messages:
             self.got.append(found.body)
@@ -177,7 +181,7 @@ class Taker(Holder):
         if self.no_ack:
             queue.settle_all(messages)
 
-    def cancelled(self, queue: WorkQueue) -> None:
+    def cancelled(self, queue: Queue) -> None:
         """The queue is gone."""
         self.lost_queue = True
 
@@ -225,7 +229,7 @@ class Bench:
 
     def queue(self, name: str) -> WorkQueue:
         """The queue of this name."""
-        return self.vhost.queues[name]
+        return require_work_queue(self.vhost.queues[name], "this broker has no streams")
 
     def declare(
         self,
@@ -237,7 +241,7 @@ class Bench:
         owner: object | None = None,
     ) -> WorkQueue:
         """A queue; exclusive if it has an owner."""
-        return self.broker.declare_queue(
+        found, _ = self.broker.declare_queue(
             self.vhost,
             name,
             durable=durable,
@@ -245,7 +249,8 @@ class Bench:
             exclusive=owner is not None,
             owner=owner,
             arguments=arguments,
-        )[0]
+        )
+        return self.queue(found.name)
 
     def publish(
         self,
@@ -304,7 +309,7 @@ class Bench:
     def read_back(self) -> int:
         """Read whatever the journal keeps for a queue, lease or delay, and compare; how many there were."""
         held = [lease.message for session in self.broker.sessions for lease in session.outstanding()]
-        for queue in self.vhost.queues.values():
+        for queue in self.broker.work_queues():
             held += raw_messages(self.broker, queue)
             held += [message for batch in queue.held_back.values() for message in batch]
         there = [message for message in held if message.position]
@@ -357,7 +362,8 @@ class Shelf:
         self.stored: dict[int, Message] = {}
         self.reads = 0
         self.written: list[int] = []
-        self.broken = self.full = False
+        self.broken = self.full = False  # a broken one reads nothing, neither journal nor spill
+        self.spill_broken = False
         self._pager = MessagePager(MemoryJournal(), MemorySpill())
 
     def read(self, positions: Sequence[int]) -> list[Message]:
@@ -381,7 +387,7 @@ class Shelf:
         return self._pager.spill(messages)
 
     def read_back(self, spilled: SpilledBytes) -> list[Message]:
-        if self.broken:
+        if self.broken or self.spill_broken:
             raise OSError("the disk is gone")
         found = self._pager.read_back(spilled)
         self.reads += len(found)

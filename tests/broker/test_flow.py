@@ -8,7 +8,7 @@ from core_support import START_MS, Bench, Taker, content_header, drain, headers_
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message, make_address, placed
 from holtmq.broker.records.changes import Kind
-from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.broker.topology.destinations import Queue
 from holtmq.journal import JournalFailed
 from holtmq.wire.properties import encode_header
 
@@ -468,7 +468,7 @@ def test_after_a_failure_a_release_with_a_delivery_limit_still_works(bench: Benc
 class Broken(Taker):
     """A consumer with a bug."""
 
-    def deliver(self, queue: WorkQueue, messages: list[Message]) -> None:
+    def deliver(self, queue: Queue, messages: list[Message]) -> None:
         raise RuntimeError("a bug")
 
 

@@ -57,10 +57,9 @@ def state(broker: TestBroker) -> State:
 
     def look(node: FaultyNode) -> State:
         found: State = {}
-        for queue in node.broker.queues_by_id.values():
-            if not queue.is_stream:
-                messages = waiting(queue, node.broker.flow.pager)
-                found[queue.name] = [(message.header, message.body) for message in messages]
+        for queue in node.broker.work_queues():
+            messages = waiting(queue, node.broker.flow.pager)
+            found[queue.name] = [(message.header, message.body) for message in messages]
         store = node.partitioned.store
         for stream in store.queues.values():
             offsets = stream.log.live_offsets(0, stream.log.next_offset)

@@ -26,13 +26,13 @@ def broker() -> Iterator[TestBroker]:
 
 @pytest.fixture
 async def client(broker: TestBroker) -> AsyncIterator[Client]:
-    async with Client(broker.http_url, backoff=QUICK, stop_timeout=5) as one:
+    async with Client(broker.http_url, backoff=QUICK, stop_timeout=60) as one:
         yield one
 
 
 @pytest.fixture
 def sync_client(broker: TestBroker) -> Iterator[SyncClient]:
-    with SyncClient(broker.http_url, backoff=QUICK, stop_timeout=5) as one:
+    with SyncClient(broker.http_url, backoff=QUICK, stop_timeout=60) as one:
         yield one
 
 

@@ -30,7 +30,7 @@ def crash(broker: TestBroker) -> None:
 @pytest.mark.parametrize("blow", [restart, crash])
 async def test_consuming_goes_on_through_restarts_without_loss(blow: Callable[[TestBroker], None]) -> None:
     with TestBroker(clock="real") as broker:
-        async with Client(broker.http_url, backoff=QUICK, stop_timeout=5) as client:
+        async with Client(broker.http_url, backoff=QUICK, stop_timeout=60) as client:
             for partition in range(PARTITIONS):
                 await client.queue("q").partition(f"p{partition}").push(list(range(EACH)))
             seen: dict[str, list[int]] = defaultdict(list)

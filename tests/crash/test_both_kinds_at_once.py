@@ -44,7 +44,7 @@ from holtmq.http.queues.work import WorkApi
 from holtmq.journal import JournalOptions, open_journal
 from holtmq.journal.fake_disk import FakeDisk
 from holtmq.journal.interface import Journal
-from holtmq.testing.views import raw_messages
+from holtmq.testing.views import raw_messages, work_queue
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 from simulation.amqp_client import SimClient
 
@@ -117,7 +117,7 @@ class Machine:
         return SimClient(self.broker, Random(1), 1, lambda name: None, unordered="")
 
     def lease_work(self, queue: str = "jobs", limit: int = 1) -> list[WorkMessage]:
-        return self.door.pop(self.broker.vhost("/").queues[queue], "loan", limit, 60, auto_ack=False)
+        return self.door.pop(work_queue(self.broker, queue), "loan", limit, 60, auto_ack=False)
 
     def lease_part(self, queue: str = "parts") -> AckRequest:
         """Lease the next message of a partitioned queue; the request that acknowledges it."""
@@ -135,16 +135,14 @@ class Machine:
         )
 
     def work_push(self, queue: str, name: str) -> WorkPush:
-        return WorkPush(self.broker.vhost("/").queues[queue], name, b'"%s"' % name.encode())
+        return WorkPush(work_queue(self.broker, queue), name, b'"%s"' % name.encode())
 
     def held(self) -> Held:
         store = self.service.store
-        queues = self.broker.vhost("/").queues
         return Held(
             {
-                name: [message.body for message in raw_messages(self.broker, queue)]
-                for name, queue in queues.items()
-                if not queue.is_stream
+                queue.name: [message.body for message in raw_messages(self.broker, queue)]
+                for queue in self.broker.work_queues()
             },
             {
                 name: [

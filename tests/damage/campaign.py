@@ -28,7 +28,8 @@ from click.testing import CliRunner
 
 from holtmq.cli import main
 
-from .folder import ROUNDS, BrokerHere, BrokerProcess, DidNotStart, Found, Promise, fill, read_back
+from .folder import FANNED, ROUNDS, BrokerHere, BrokerProcess, DidNotStart, Found, Promise, fill, read_back
+from .places import Announced, Hurt, Message, Places
 
 _PAGE: Final = 4096
 _REPAIR_SECONDS: Final = 120
@@ -157,10 +158,19 @@ def _used(file: Path) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Bases:
-    """Undamaged folders, and what was promised of each."""
+class Base:
+    """An undamaged folder, what was promised of it, and where it has it."""
 
-    folders: list[tuple[Path, Promise]]
+    folder: Path
+    promise: Promise
+    places: Places
+
+
+@dataclass(frozen=True, slots=True)
+class Bases:
+    """Undamaged folders."""
+
+    folders: list[Base]
 
     @classmethod
     def written(cls, scratch: Path, rounds: int = ROUNDS) -> Bases:
@@ -169,7 +179,8 @@ class Bases:
         for name, kill in (("killed", True), ("stopped", False)):
             folder = scratch / name
             folder.mkdir()
-            made.append((folder, fill(folder, kill=kill, rounds=rounds)))
+            promise = fill(folder, kill=kill, rounds=rounds)
+            made.append(Base(folder, promise, Places.of(folder)))
         return cls(made)
 
 
@@ -180,20 +191,21 @@ def run_case(
     random = Random(seed)
     names = [name for name in KINDS for _ in range(_WEIGHTS.get(name, 1))]
     case = Case(seed, kind or random.choice(names), in_process=in_process)
-    source, promise = bases.folders[random.randrange(len(bases.folders))]
+    base = bases.folders[random.randrange(len(bases.folders))]
     folder = Path(tempfile.mkdtemp(dir=scratch))
     try:
-        shutil.copytree(source, folder, dirs_exist_ok=True)
-        case.what = f"{source.name}: {KINDS[case.kind](folder, random)}"
-        _judge_start(case, folder, promise)
+        shutil.copytree(base.folder, folder, dirs_exist_ok=True)
+        case.what = f"{base.folder.name}: {KINDS[case.kind](folder, random)}"
+        _judge_start(case, folder, base)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return case
 
 
-def _judge_start(case: Case, folder: Path, promise: Promise) -> None:
+def _judge_start(case: Case, folder: Path, base: Base) -> None:
+    hurt = base.places.compared_with(folder)
     try:
-        case.end = _drain(case, folder, promise)
+        case.end = _drain(case, folder, base, hurt)
     except DidNotStart as exc:
         text = str(exc)
         if "Traceback" in text or "cannot start" not in text:
@@ -201,10 +213,10 @@ def _judge_start(case: Case, folder: Path, promise: Promise) -> None:
             case.notes.append(text[-2000:])
             return
         case.end = End.REFUSED
-        _judge_repair(case, folder, promise)
+        _judge_repair(case, folder, base, hurt)
 
 
-def _judge_repair(case: Case, folder: Path, promise: Promise) -> None:
+def _judge_repair(case: Case, folder: Path, base: Base, hurt: Hurt) -> None:
     checked = _holt(case, "check", folder)
     if checked.returncode != 1 or "does not start" not in checked.stdout:
         case.end = End.WEDGED
@@ -219,7 +231,7 @@ def _judge_repair(case: Case, folder: Path, promise: Promise) -> None:
             case.notes.append(f"repair: {repaired.stdout[-800:]}{repaired.stderr[-1500:]}")
         return
     try:
-        end = _drain(case, folder, promise, said=repaired.stdout)
+        end = _drain(case, folder, base, hurt, said=repaired.stdout)
     except DidNotStart as exc:
         case.end = End.WEDGED
         case.notes.append(f"no start after the repair: {str(exc)[-1500:]}")
@@ -237,7 +249,7 @@ def _holt(case: Case, verb: str, folder: Path, *options: str) -> subprocess.Comp
     return subprocess.run(command, capture_output=True, text=True, timeout=_REPAIR_SECONDS, check=False)
 
 
-def _drain(case: Case, folder: Path, promise: Promise, said: str = "") -> End:
+def _drain(case: Case, folder: Path, base: Base, hurt: Hurt, said: str = "") -> End:
     try:
         broker = BrokerHere(folder) if case.in_process else BrokerProcess(folder)
     except TimeoutError as exc:
@@ -251,43 +263,74 @@ def _drain(case: Case, folder: Path, promise: Promise, said: str = "") -> End:
         return End.WEDGED
     finally:
         broker.kill()
-    return _verdict(case, promise, found, broker.log, said)
+    return _verdict(case, base, hurt, found, broker.log, said)
 
 
-def _verdict(case: Case, promise: Promise, found: Found, log: list[str], said: str) -> End:
+def _verdict(case: Case, base: Base, hurt: Hurt, found: Found, log: list[str], said: str) -> End:
     if any("Traceback" in line for line in log):
         case.notes += [line for line in log if "Traceback" in line][:3]
         return End.WEDGED
-    missing = {place: _missing(wanted, found.messages[place]) for place, wanted in promise.items()}
+    promise = base.promise
     changed = [
         (place, name)
-        for place, wanted in promise.items()
-        for name, body in found.messages[place].items()
-        if name in wanted and wanted[name] != body
+        for place, got in found.messages.items()
+        for name, body in got.items()
+        if not _is_genuine(place, name, body) or promise[place].get(name, body) != body
     ]
-    if changed:
-        case.notes.append(f"changed: {changed[:5]}")
+    missing = [
+        (place, name)
+        for place, wanted in promise.items()
+        for name in wanted
+        if name not in found.messages[place]
+    ]
+    faults: list[tuple[str, object]] = [("changed", message) for message in changed]
+    if said:
+        faults += _unannounced(base.places, missing, found, Announced.by(said))
+    else:
+        faults += [("not listed", message) for message in missing if not _is_listed(base, found, message)]
+    faults += [("readable", message) for message in missing if hurt.is_readable(message)]
+    if missing and not said and found.health["status"] != "degraded":
+        faults.append(("not degraded", found.health["status"]))
+    if said and found.health["status"] != "healthy":
+        faults.append(("not settled by the repair", found.health))
+    if faults:
+        case.notes.append(f"{len(faults)} of {len(missing)} missing: {faults[:6]}")
+        case.notes += said.splitlines()[:12]
         return End.SILENT
-    if not any(missing.values()):
-        return End.WHOLE
-    if "Give up" in said or any("given up" in line for line in log):
-        return End.SAID
-    if found.health["status"] == "degraded" and all(
-        len(names) <= _listed(found, place) for place, names in missing.items()
-    ):
-        return End.SAID
-    case.notes.append(f"missing: { {place: sorted(names)[:5] for place, names in missing.items() if names} }")
-    return End.SILENT
+    return End.SAID if missing else End.WHOLE
 
 
-def _listed(found: Found, place: str) -> int:
-    """How many messages of a place the node says it cannot read. A dead letter's is one of its queue."""
-    queue = "log" if place == "letters" else place
-    return sum(row["queue"].endswith(queue) for row in found.damaged)
+def _unannounced(
+    places: Places, missing: list[Message], found: Found, announced: Announced
+) -> list[tuple[str, object]]:
+    """Where a repair lost something else than it said."""
+    faults: list[tuple[str, object]] = [
+        ("not announced", message)
+        for message in missing
+        if not any(position in announced for position in places.needs(message))
+    ]
+    faults += [
+        ("given up, but there", (place, name))
+        for place, got in found.messages.items()
+        for name in got
+        if places.body.get((place, name), -1) in announced
+    ]
+    return faults
 
 
-def _missing(wanted: dict[str, str], got: dict[str, str]) -> set[str]:
-    return wanted.keys() - got.keys()
+def _is_genuine(place: str, name: str, body: str) -> bool:
+    """Whether a message that came back says that it is the one of this name in this place."""
+    if place == "letters":
+        place = "log"
+    prefix = name if place == "staged" else f"{'fanned' if place in FANNED else place} {name}"
+    return body == prefix or body.startswith(f"{prefix} ")
+
+
+def _is_listed(base: Base, found: Found, message: Message) -> bool:
+    """Whether the node names the message as one it cannot read. A dead letter's is one of its queue."""
+    place = "log" if message[0] == "letters" else message[0]
+    position = base.places.body[message]
+    return any(row["queue"].endswith(place) and row["position"] == position for row in found.damaged)
 
 
 def table(cases: Iterable[Case]) -> str:

@@ -16,9 +16,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holtmq.cli.journal import journal as command
+from holtmq.config import Config, Journal, Limits
 from holtmq.journal import disk
 from holtmq.journal.interface import RecordUnreadable
 from holtmq.testing import TestBroker
+from holtmq.testing.views import work_queue
 from holtmq.verify.door import Ports
 from holtmq.verify.http_door import place_of
 from holtmq.verify.intake_door import DYING, IntakeDoor
@@ -34,9 +36,9 @@ def holt(*arguments: object) -> Result:
 class Node:
     """A broker whose folder is damaged while it is down."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: Config | None = None) -> None:
         self.folder = folder
-        self.broker = TestBroker(folder).start()
+        self.broker = TestBroker(folder, config=config).start()
 
     def stop(self) -> None:
         self.broker.stop()
@@ -59,19 +61,25 @@ class Node:
             channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2))
         channel.connection.close()
 
+    def checkpoint(self) -> None:
+        """Make one and wait for it, with all that it deletes."""
+        before = self.broker.call(lambda node: node.journal.stats().checkpoints)
+        self.broker.call(lambda node: node.checkpoints.make())
+        while self.broker.call(lambda node: node.journal.stats().checkpoints) == before:
+            pass
+
+    def segments_with(self, text: bytes) -> list[Path]:
+        """The files that hold a message, damaged or not."""
+        return [file for file in self.folder.glob("*.seg") if text[2:] in file.read_bytes()]
+
     def hurt(self, text: bytes) -> None:
         """Behind a checkpoint, so that a start does not read it; one bit. The second time undoes it."""
         self.broker.call(lambda node: node.checkpoints.make())
         self.broker.stop()
-        for file in self.folder.glob("*.seg"):
-            data = bytearray(file.read_bytes())
-            at = data.find(text[2:])
-            if at >= 0:
-                data[at - 1] ^= 1
-                file.write_bytes(data)
-                break
-        else:
-            raise AssertionError(f"{text!r} is in no segment")
+        file, *_ = self.segments_with(text)
+        data = bytearray(file.read_bytes())
+        data[data.find(text[2:]) - 1] ^= 1
+        file.write_bytes(data)
         self.broker.start()
 
     def repair(self) -> str:
@@ -85,6 +93,14 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     node = Node(tmp_path / "data")
+    yield node
+    node.stop()
+
+
+@pytest.fixture
+def small_segments(tmp_path: Path) -> Iterator[Node]:
+    limits = Limits(memory_high_watermark=1.0, disk_free_min_bytes=0)
+    node = Node(tmp_path / "data", Config(limits=limits, journal=Journal(segment_bytes=4096)))
     yield node
     node.stop()
 
@@ -225,7 +241,7 @@ def test_each_queue_that_a_message_was_in_is_listed(node: Node) -> None:
 
 def test_a_message_that_was_delivered_from_memory_is_no_longer_missed(node: Node) -> None:
     node.publish("work")
-    stored = node.broker.call(lambda running: [*running.broker.vhosts["/"].queues["work"].store.positions()])
+    stored = node.broker.call(lambda running: [*work_queue(running.broker, "work").store.positions()])
     position = [position for run in stored for position in run][2]
     error = RecordUnreadable("found by the scrub", position, "found by the scrub")
     node.broker.call(lambda running: running.broker.note_rot(error))
@@ -258,6 +274,27 @@ def test_a_partitioned_queue_goes_on_and_every_group_passes_it_over(node: Node) 
     assert (row["where"], row["queue"], row["offset"]) == ("partitioned queue", "log", 2)
     assert node.call("GET", "/health")["status"] == "degraded"
     node.repair()
+    assert node.call("GET", "/health")["status"] == "healthy"
+
+
+def test_no_checkpoint_drops_the_bytes_of_what_was_set_aside(small_segments: Node) -> None:
+    """The queue has no place for it any more: only the list of damaged messages refers to them."""
+    node = small_segments
+    node.call("POST", "/api/v1/push", {"items": [{"queue": "log", "payload": BODIES[2].decode()}]})
+    node.hurt(BODIES[2])
+    options = {"consumerGroup": "one", "batch": 10, "subscriptionMode": "all"}
+    assert node.call("GET", "/api/v1/pop/queue/log", **options) is None
+    (segment,) = node.segments_with(BODIES[2])
+
+    for _ in range(4):  # a segment without a live record is deleted when neither of two checkpoints needs it
+        node.call("POST", "/api/v1/push", {"items": [{"queue": "passing", "payload": "x" * 5000}]})
+        node.call("DELETE", "/api/v1/resources/queues/passing")
+        node.checkpoint()
+
+    assert node.broker.call(lambda running: running.journal.stats().deleted_segments) > 0
+    assert node.segments_with(BODIES[2]) == [segment]
+    assert len(node.call("GET", "/api/v1/system/damaged")["messages"]) == 1
+    node.hurt(BODIES[2])  # as if the file had been restored
     assert node.call("GET", "/health")["status"] == "healthy"
 
 

@@ -89,7 +89,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scra
         channel.basic_nack(got.delivery_tag)
         channel.basic_get("work")  # redelivered, and held from now on
         channel.basic_get("work", auto_ack=True)
-        method, _, _ = next(channel.consume("work", inactivity_timeout=30))
+        method, _, _ = next(channel.consume("work", inactivity_timeout=120))
         channel.basic_ack(method.delivery_tag)
         items = [{"queue": "log", "payload": n} for n in range(3)]
         http.post("/api/v1/push", json={"items": items}).raise_for_status()

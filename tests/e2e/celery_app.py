@@ -28,17 +28,17 @@ app.conf.update(
 seen: list[str] = []
 
 
-@app.task
+@app.task(shared=False)  # imported again for a second run: other applications must not see it
 def add(x: int, y: int) -> int:
     return x + y
 
 
-@app.task
+@app.task(shared=False)  # imported again for a second run: other applications must not see it
 def total(numbers: list[int]) -> int:
     return sum(numbers)
 
 
-@app.task(bind=True, max_retries=3)
+@app.task(bind=True, max_retries=3, shared=False)
 def third_time(self, value: str) -> str:  # type: ignore[no-untyped-def]
     """Fails twice, then succeeds."""
     if self.request.retries < 2:
@@ -46,12 +46,12 @@ def third_time(self, value: str) -> str:  # type: ignore[no-untyped-def]
     return f"{value} after {self.request.retries} retries"
 
 
-@app.task
+@app.task(shared=False)  # imported again for a second run: other applications must not see it
 def broken() -> None:
     raise ValueError("on purpose")
 
 
-@app.task
+@app.task(shared=False)  # imported again for a second run: other applications must not see it
 def hold(held: str, released: str) -> None:
     """Keep the worker busy: one file says that it is, the other ends it."""
     Path(held).touch()
@@ -59,13 +59,13 @@ def hold(held: str, released: str) -> None:
         time.sleep(0.01)
 
 
-@app.task
+@app.task(shared=False)  # imported again for a second run: other applications must not see it
 def note(text: str) -> None:
     """Remember in which order tasks ran."""
     seen.append(text)
 
 
-@app.task
+@app.task(shared=False)  # imported again for a second run: other applications must not see it
 def noted() -> list[str]:
     """What ``note`` has seen."""
     return seen

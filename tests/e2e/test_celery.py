@@ -1,5 +1,6 @@
 """Celery on the broker: a real worker process, results over rpc."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -29,8 +30,9 @@ pytestmark = [
 def celery_app(broker: TestBroker) -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import celery_app
-
+        # An application keeps its connections: a second run, with another broker, needs another one.
+        sys.modules.pop("celery_app", None)
+        celery_app = importlib.import_module("celery_app")
         celery_app.app.conf.broker_url = broker.amqp_url
         yield celery_app
         celery_app.app.close()

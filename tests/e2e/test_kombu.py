@@ -16,7 +16,9 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def kombu_connection(broker: TestBroker) -> Iterator[kombu.Connection]:
-    with kombu.Connection(broker.amqp_url, transport_options={"confirm_publish": True}) as connection:
+    with kombu.Connection(
+        broker.amqp_url, connect_timeout=DEADLINE, transport_options={"confirm_publish": True}
+    ) as connection:
         yield connection
 
 
@@ -81,7 +83,7 @@ def test_rejected_messages_reach_the_dead_letter_queue(kombu_connection: kombu.C
 
 def test_a_pool_of_producers(broker: TestBroker, name: str) -> None:
     kombu.pools.reset()  # Celery's tests leave connections here, to brokers that had this one's port
-    connection = kombu.Connection(broker.amqp_url)
+    connection = kombu.Connection(broker.amqp_url, connect_timeout=DEADLINE)
     with producers[connection].acquire(block=True) as producer:
         channel = producer.channel
         queue = kombu.Queue(name, exclusive=True, durable=False)(channel)
@@ -100,7 +102,7 @@ def test_a_passive_declare_of_nothing_is_a_channel_error(
 
 
 def test_heartbeats_are_kept(broker: TestBroker) -> None:
-    with kombu.Connection(broker.amqp_url, heartbeat=2) as connection:
+    with kombu.Connection(broker.amqp_url, connect_timeout=DEADLINE, heartbeat=60) as connection:
         connection.connect()
         connection.heartbeat_check()
         with pytest.raises(socket.timeout):

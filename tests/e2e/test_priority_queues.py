@@ -8,6 +8,7 @@ from e2e_support import Consuming, depth, drain, get_soon, publish, pump
 from pika.adapters.blocking_connection import BlockingChannel
 
 from holtmq.testing import TestBroker
+from holtmq.testing.views import work_queue
 
 pytestmark = pytest.mark.e2e
 Connect = Callable[..., pika.BlockingConnection]
@@ -69,7 +70,7 @@ def test_levels_are_made_when_first_used(broker: TestBroker, channel: BlockingCh
     publish(channel, queue, "c", priority=7)
     assert depth(channel, queue) == 3
 
-    levels = broker.call(lambda node: len(node.broker.vhosts["/"].queues[queue].store.fifos))  # type: ignore[union-attr]
+    levels = broker.call(lambda node: len(work_queue(node.broker, queue).store.fifos))  # type: ignore[union-attr]
 
     assert levels == 2
 

@@ -104,6 +104,25 @@ def test_bodies_and_properties_come_back_as_they_went_in(stream_broker: TestBrok
     connection.close()
 
 
+def test_what_a_group_gets_again_is_marked_redelivered_also_behind_the_first_offset(
+    stream_broker: TestBroker,
+) -> None:
+    connection, channel = bound_stream(stream_broker)
+    channel.basic_publish("events", "k", b"0")
+    channel.basic_publish("events", "k", b"1")
+    group = {"x-consumer-group": "marked", "x-stream-offset": "first"}
+
+    first = read(connection, 2, group)
+    for n in (2, 3, 4):
+        channel.basic_publish("events", "k", b"%d" % n)
+    unsettled = read(connection, 3, group, settle="nothing")
+    again = read(connection, 3, group)
+    connection.close()
+
+    assert [method.redelivered for method, _, _ in first + unsettled] == [False] * 5
+    assert [(method.redelivered, body) for method, _, body in again] == [(True, b"%d" % n) for n in (2, 3, 4)]
+
+
 def test_a_group_gets_again_what_it_did_not_acknowledge_and_goes_on_after_a_restart(
     stream_broker: TestBroker,
 ) -> None:

@@ -10,7 +10,7 @@ from holtmq.journal.checkpointer import Checkpointer, CheckpointOutcome
 from holtmq.journal.disk import OsDisk
 from holtmq.journal.dropped import Dropped
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def test_a_close_waits_for_the_step_that_the_loop_is_about_to_start(tmp_path: Path) -> None:

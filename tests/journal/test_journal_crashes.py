@@ -11,7 +11,7 @@ from array import array
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -187,12 +187,7 @@ class CrashMachine(RuleBasedStateMachine):
             assert [payload for _, payload in found] == [self.bodies[at] for at in self.queue.live]
 
 
-CrashMachine.TestCase.settings = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+CrashMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=30)
 
 
 @pytest.mark.model

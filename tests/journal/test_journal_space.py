@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from holtmq.journal import FileJournal, JournalCorrupt, JournalOptions, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.journal.segment import base_of, read_header, segment_name
+from open_files import open_files
 
 OPTIONS = JournalOptions(segment_bytes=8192)
 
@@ -180,7 +180,7 @@ def test_files_replaced_or_deleted_are_let_go(tmp_path: Path) -> None:
     assert len(journal.read_many(positions)) == 1000
     checkpoint_twice(journal, [positions[::100]])
 
-    held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_link(fd)]
+    held = open_files().values()
 
     assert not [name for name in held if str(tmp_path) in name and "(deleted)" in name]
     journal.close()
@@ -193,13 +193,9 @@ def test_the_number_of_read_handles_is_bounded(tmp_path: Path) -> None:
 
     journal.read_many(positions)
 
-    held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_link(fd)]
+    held = open_files().values()
     assert len([name for name in held if name.startswith(str(tmp_path)) and name.endswith(".seg")]) <= 4
     journal.close()
-
-
-def _is_link(fd: str) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{fd}")
 
 
 def test_a_record_bigger_than_a_segment_gets_one_of_its_own_size() -> None:

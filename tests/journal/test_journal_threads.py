@@ -26,7 +26,7 @@ class SlowFile(OsFile):
     error: OSError | None = None
 
     def sync(self) -> None:
-        assert self.gate.wait(20)
+        assert self.gate.wait(120)
         if self.error is not None:
             raise self.error
         super().sync()
@@ -344,7 +344,7 @@ async def test_who_waits_in_a_turn_that_fills_a_segment_waits_for_all_of_the_tur
     journal.append(20, b"in the first segment")
     journal.on_durable(told.append)
     journal.append(20, bytes(64 << 10))
-    assert first_synced.wait(20)  # without a turn of the loop
+    assert first_synced.wait(120)  # without a turn of the loop
     disk.gate.clear()
 
     for _ in range(10):
@@ -353,7 +353,7 @@ async def test_who_waits_in_a_turn_that_fills_a_segment_waits_for_all_of_the_tur
 
     journal.on_durable(lambda _: everything.set())
     disk.gate.set()
-    await asyncio.wait_for(everything.wait(), 20)
+    await asyncio.wait_for(everything.wait(), 120)
     assert told == [None]
     await asyncio.to_thread(journal.close)
 

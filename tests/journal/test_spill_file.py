@@ -7,10 +7,11 @@ import pytest
 
 from holtmq.journal import spill_file
 from holtmq.journal.spill_file import SpillFile
+from open_files import open_files
 
 
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+def descriptors(folder: Path) -> int:
+    return sum(str(folder) in name for name in open_files().values())
 
 
 def test_runs_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -34,15 +35,15 @@ def test_a_full_file_is_closed_when_its_last_run_is_gone(
 ) -> None:
     monkeypatch.setattr(spill_file, "_SEGMENT_BYTES", 1000)
     spill = SpillFile(tmp_path)
-    before = descriptors()
+    before = descriptors(tmp_path)
     runs = [spill.write(b"x" * 400) for _ in range(30)]
-    many = descriptors()
+    many = descriptors(tmp_path)
 
     last = runs[-1]
     runs.clear()
 
     assert many > before + 5
-    assert descriptors() <= before + 2
+    assert descriptors(tmp_path) <= before + 2
     assert last.read() == b"x" * 400
 
 
@@ -55,6 +56,39 @@ def test_an_empty_file_is_written_from_its_start_again(tmp_path: Path) -> None:
 
     assert spill._current is not None
     assert spill._current.written <= 2000
+
+
+def test_short_reads_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SpillFile(tmp_path).write(b"0123456789" * 100)
+    really_pread = os.pread
+    monkeypatch.setattr(
+        os, "pread", lambda descriptor, size, offset: really_pread(descriptor, min(size, 7), offset)
+    )
+
+    assert run.read() == b"0123456789" * 100
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    really_pwrite = os.pwrite
+    monkeypatch.setattr(
+        os, "pwrite", lambda descriptor, data, offset: really_pwrite(descriptor, data[:7], offset)
+    )
+
+    assert SpillFile(tmp_path).write(b"0123456789" * 100).read() == b"0123456789" * 100
+
+
+def test_bytes_that_are_not_those_that_were_written_are_an_error(tmp_path: Path) -> None:
+    spill = SpillFile(tmp_path)
+    runs = [spill.write(b"x" * 100), spill.write(b"y" * 100)]
+    assert spill._current is not None
+    os.pwrite(spill._current._descriptor, b"z", 150)
+
+    with pytest.raises(OSError, match="checksum"):
+        runs[1].read()
+    assert runs[0].read() == b"x" * 100
+    os.ftruncate(spill._current._descriptor, 160)
+    with pytest.raises(OSError, match="40 bytes too early"):
+        runs[1].read()
 
 
 def test_a_disk_that_takes_nothing_is_an_error_and_logged_once(

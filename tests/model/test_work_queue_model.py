@@ -22,8 +22,8 @@ from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.message_records import decode_delayed
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Lease
-from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import JournalOptions
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.wire.tables import FieldTable
@@ -66,7 +66,7 @@ class Witness(Taker):
 
     machine: Machine
 
-    def deliver(self, queue: WorkQueue, messages: list[Message]) -> None:
+    def deliver(self, queue: Queue, messages: list[Message]) -> None:
         self.machine.delivered(self, queue, messages)
         super().deliver(queue, messages)
 
@@ -129,7 +129,7 @@ class Machine(RuleBasedStateMachine):
         items += [item for _, item in self.model.lasting_delays()]
         self.totals.append(Counter(item.body for item in items))
 
-    def delivered(self, taker: Taker, queue: WorkQueue, messages: list[Message]) -> None:
+    def delivered(self, taker: Taker, queue: Queue, messages: list[Message]) -> None:
         model = self.model.queues[queue.name]
         assert len(messages) <= taker.room()
         assert not any(
@@ -718,7 +718,8 @@ class Machine(RuleBasedStateMachine):
         shapes_known = {kept.shape for past in self.since for kept in past.values() if kept.shape.durable}
         self.sessions, self.leases, self.revoked, self.overtaken = [], {}, {}, []
         self.model.queues = {}
-        for name, queue in self.bench.vhost.queues.items():
+        for queue in self.bench.broker.work_queues():
+            name = queue.name
             # Of two queues of this name, one after the other, the disk may know the first.
             shape = next(one for one in shapes_known if one.arguments() == queue.arguments or name == DEAD)
             model = self.model.queues[name] = ModelQueue(name, Shape() if name == DEAD else shape)

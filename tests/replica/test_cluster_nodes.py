@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +18,7 @@ import pika
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner
+from playwright.async_api import Page, async_playwright, expect
 
 from holtmq.broker.records.changes import Kind
 from holtmq.cli.cluster import cluster
@@ -30,7 +34,8 @@ from postgres import Cluster
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("failover")]
 
 SERVE = (sys.executable, "-m", "holtmq", "serve")
-PATIENCE = 60.0
+PATIENCE = 180.0
+expect.set_options(timeout=PATIENCE * 1000)
 
 
 class Nodes:
@@ -83,13 +88,15 @@ async def nodes(postgres: Cluster, tmp_path: Path) -> AsyncIterator[Nodes]:
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            found = condition()
-            if await found if asyncio.iscoroutine(found) else found:
-                return
-            await asyncio.sleep(0.02)
-    raise AssertionError(what)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                found = condition()
+                if await found if asyncio.iscoroutine(found) else found:
+                    return
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(what) from None
 
 
 async def get(node: NodeProcess, path: str) -> tuple[int, dict[str, object]]:
@@ -112,6 +119,21 @@ async def post(node: NodeProcess, path: str, body: object) -> tuple[int, dict[st
 
 async def is_standing_by(node: NodeProcess) -> bool:
     return (await get(node, "/health"))[1]["status"] == "standby"
+
+
+@asynccontextmanager
+async def browser_page() -> AsyncIterator[Page]:
+    """A page of Debian's Chromium."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert path, "this test needs Chromium (Debian: apt-get install chromium)"
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        )
+        page = await browser.new_page()
+        page.set_default_timeout(PATIENCE * 1000)
+        yield page
+        await browser.close()
 
 
 def connect(*nodes: NodeProcess) -> pika.BlockingConnection:
@@ -232,10 +254,25 @@ async def test_the_dashboard_shows_standbys_and_hands_the_log_over(nodes: Nodes)
     assert status == 404
     assert "no other node is named 'three'; there are: two" in str(refused)
 
-    assert (await post(first, "/api/v1/dashboard/journal/switchover", {"node": "two"}))[0] == 202
+    async with browser_page() as page:
+        await page.goto(f"http://127.0.0.1:{first.ports.http}/#/journal")
+        nodes_panel = page.get_by_role("region", name="Nodes")
+        await expect(nodes_panel.locator("dd").nth(1)).to_have_text("one")
+        await page.get_by_role("button", name="Switch over to two").click()
+        dialog = page.get_by_role("dialog")
+        confirm = dialog.get_by_role("button", name="Switch over")
+        await expect(dialog).to_contain_text("then one stops and two owns the log")
+        await expect(confirm).to_be_disabled()
+        await dialog.get_by_role("textbox").fill("two")
+        await confirm.click()
 
-    assert await first.ended(PATIENCE)
-    await until(second.is_ready, "the successor serves")
+        assert await first.ended(PATIENCE)
+        await until(second.is_ready, "the successor serves")
+        await expect(page.get_by_text("broker does not answer").first).to_be_visible()
+
+        await page.goto(f"http://127.0.0.1:{second.ports.http}/#/journal")
+        await expect(nodes_panel.locator("dd").nth(1)).to_have_text("two")
+        await expect(nodes_panel.get_by_role("row", name=re.compile("^one "))).to_contain_text("gone")
 
 
 async def test_an_owner_out_of_reach_of_postgresql_sends_its_clients_away(

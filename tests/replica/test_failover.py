@@ -84,12 +84,13 @@ async def test_no_fault_loses_what_was_confirmed_or_lets_two_nodes_confirm(
 async def test_without_fencing_two_owners_are_found(postgres: Cluster, tmp_path: Path) -> None:
     options = Options(
         postgres.url,
-        rounds=1,
+        rounds=10,
         seed=SEED,
         folder=tmp_path,
         faults=(Fault.FREEZE,),
         takeover_after=TAKEOVER_AFTER,
         command=odd("no_fencing"),
+        stop_at_failure=True,
     )
 
     report = await judge(options)
@@ -100,7 +101,7 @@ async def test_without_fencing_two_owners_are_found(postgres: Cluster, tmp_path:
 async def test_a_confirm_before_the_commit_is_found_as_a_loss(postgres: Cluster, tmp_path: Path) -> None:
     options = Options(
         postgres.url,
-        rounds=3,
+        rounds=10,
         seed=SEED,
         folder=tmp_path,
         faults=(Fault.KILL,),

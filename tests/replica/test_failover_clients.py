@@ -32,7 +32,7 @@ from postgres import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("failover")]
 
-PATIENCE: Final = 90.0
+PATIENCE: Final = 180.0
 ENOUGH: Final = 5  # confirmed before, and again after the kill
 HERE: Final = Path(__file__).parent
 NODE_FOLDER: Final = HERE.parent / "e2e" / "node"

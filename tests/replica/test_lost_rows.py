@@ -6,6 +6,7 @@ import shutil
 from array import array
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -13,10 +14,12 @@ from psycopg import sql
 from replica_support import Member, log_of, new_log, until
 
 from holtmq.journal import JournalFailed
-from holtmq.journal.replica import local_copy
+from holtmq.journal.replica import epochs, local_copy
 from holtmq.journal.replica.errors import StartAgain, Unreachable
 from holtmq.journal.replica.following import Follower
-from holtmq.journal.replica.store import Kind, LogState, LogStore
+from holtmq.journal.replica.local_copy import LocalCopy
+from holtmq.journal.replica.session import Session
+from holtmq.journal.replica.store import Kind, LogState, LogStore, Owner
 from postgres import Cluster
 
 
@@ -125,6 +128,64 @@ def test_a_folder_with_another_history_below_its_mark_is_fetched_again(
     members += [owner, other, again]
 
     assert again.payloads == [b"kept", b"made"]
+
+
+def test_a_standby_whose_disk_spoils_what_it_has_just_fetched_begins_again(
+    postgres: Cluster, tmp_path: Path, members: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(postgres.url)
+    owner = Member(log, tmp_path / "a").own()
+    owner.write(b"first" * 20)
+    standby = Member(replace(log, node="two"), tmp_path / "b").follow()
+    members += [owner, standby]
+    until(lambda: standby.payloads == [b"first" * 20], "the standby follows")
+    write = LocalCopy._write
+
+    def spoiling(copy: LocalCopy, position: int, data: bytes) -> None:
+        write(copy, position, data[:-9] + b"\0" * 9)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalCopy, "_write", spoiling)
+        owner.write(b"second" * 20)
+        with pytest.raises(StartAgain, match="damaged"):
+            standby.owns()
+    standby.end()
+
+    owner.journal.close()
+    again = Member(replace(log, node="two"), tmp_path / "b").own()
+    members.append(again)
+    assert again.payloads == [b"first" * 20, b"second" * 20]
+
+
+def test_old_epochs_are_deleted_and_no_folder_trusts_more_than_before(
+    postgres: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epochs, "KEPT", 3)
+    log = new_log(postgres.url)
+    starts: dict[int, int] = {}  # by epoch, as nothing were ever deleted
+    store = LogStore(Session(postgres.url, 10.0, "test"), log.name)
+    try:
+        store.open()
+        for epoch in range(1, 9):
+            # The fourth owner found a PostgreSQL that had lost rows: the log began again at a lower position.
+            starts[epoch] = 350 if epoch == 4 else epoch * 100
+            with store.session.connection() as connection, connection.transaction():
+                store._raise(connection, Owner("one", uuid4(), uuid4()), epoch - 1, starts[epoch])
+            for mark in range(epoch):
+                true_cut = min(start for later, start in starts.items() if later > mark)
+                cut = store.epoch_after(mark)
+                assert cut is not None
+                assert cut <= true_cut
+                assert cut == true_cut or mark < epoch - 2
+            assert store.epoch_after(epoch) is None
+        with store.session.connection() as connection:
+            left = connection.execute(
+                "SELECT epoch, start FROM holtmq.epoch WHERE log = %s ORDER BY epoch", (store.id,)
+            ).fetchall()
+    finally:
+        store.session.close()
+
+    assert left == [(6, 100), (7, 700), (8, 800)]
 
 
 def test_a_standby_before_a_dropped_segment_begins_again(

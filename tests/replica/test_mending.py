@@ -79,6 +79,28 @@ def test_a_record_that_has_become_unreadable_is_read_from_postgresql(
         assert read(owner.journal, positions) == [(20, payload) for payload in PAYLOADS]
 
 
+def test_damage_in_the_segment_that_is_being_written_is_overwritten_and_the_writer_goes_on(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    log = new_log(postgres.url)
+    owner = Member(log, tmp_path / "a").own()
+    members.append(owner)
+    small = [b"%d" % number * 50 for number in range(8)]
+    positions = array("Q", owner.write(*small))
+    assert len(list((tmp_path / "a").glob("*.seg"))) == 1
+
+    for read in READERS:
+        spoil(segment(tmp_path / "a"), positions[2] + HEADER_SIZE + 20)
+        owner.journal._reader.close()
+        assert read(owner.journal, positions) == [(20, payload) for payload in small]
+
+    more = array("Q", owner.write(*PAYLOADS))
+    assert owner.journal.read_many(more) == [(20, payload) for payload in PAYLOADS]
+    with log_of(postgres.url, log.name) as store:
+        rows = b"".join(data for _, data in store.rows(store.parts()[0].id, 0))
+    assert segment(tmp_path / "a").read_bytes()[HEADER_SIZE:].startswith(rows)
+
+
 def test_a_segment_that_is_missing_is_fetched_and_trimming_goes_on(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 from replica_support import PATIENCE, Member, new_log
 
@@ -24,10 +23,7 @@ def standby(postgres: Cluster) -> Iterator[Cluster]:
     try:
         yield standby
     finally:
-        with psycopg.connect(postgres.url, autocommit=True) as reset:  # it may wait for the standby itself
-            reset.execute("SET synchronous_commit = local")
-            reset.execute("ALTER SYSTEM RESET synchronous_standby_names")
-            reset.execute("SELECT pg_reload_conf()")
+        postgres.configure("synchronous_standby_names", None)
         standby.destroy()
 
 
@@ -51,8 +47,7 @@ def test_confirms_wait_until_postgresql_has_a_synchronous_standby(
         time.sleep(0.05)
     before = (list(told), store.end())
     standby.create_standby_of(postgres, "second")
-    postgres.execute("ALTER SYSTEM SET synchronous_standby_names = 'second'")
-    postgres.execute("SELECT pg_reload_conf()")
+    postgres.configure("synchronous_standby_names", "second")
     committing.join(PATIENCE)
 
     assert before == ([], 0)

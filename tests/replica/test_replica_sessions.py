@@ -94,21 +94,13 @@ def test_a_session_keeps_waiting_for_commits_when_the_server_is_told_not_to(post
     with session.connection() as connection:
         connection.execute("SELECT 1")
     try:
-        postgres.execute("ALTER SYSTEM SET synchronous_commit = off")
-        postgres.execute("SELECT pg_reload_conf()")
+        postgres.configure("synchronous_commit", "off")
 
-        with psycopg.connect(postgres.url, autocommit=True) as fresh:
-
-            def is_off() -> bool:
-                return fresh.execute("SHOW synchronous_commit").fetchone() == ("off",)
-
-            until(is_off, "the server has read its configuration")
         with session.connection() as connection:
             assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
     finally:
         session.close()
-        postgres.execute("ALTER SYSTEM RESET synchronous_commit")
-        postgres.execute("SELECT pg_reload_conf()")
+        postgres.configure("synchronous_commit", None)
 
 
 def test_a_commit_whose_wait_for_a_standby_was_cut_short_is_not_confirmed(
@@ -135,8 +127,7 @@ def test_a_commit_whose_wait_for_a_standby_was_cut_short_is_not_confirmed(
         return found is not None
 
     try:
-        postgres.execute("ALTER SYSTEM SET synchronous_standby_names = 'absent'")
-        postgres.execute("SELECT pg_reload_conf()")
+        postgres.configure("synchronous_standby_names", "absent")
         until(lambda: _commits_wait(postgres), "commits wait for the standby")
         committing.start()
         with psycopg.connect(postgres.url, autocommit=True) as watch:
@@ -145,9 +136,7 @@ def test_a_commit_whose_wait_for_a_standby_was_cut_short_is_not_confirmed(
                 until(lambda: cancel(watch), "it waits for the standby")
         assert told == []
     finally:
-        with psycopg.connect(postgres.url, autocommit=True) as reset:
-            reset.execute("ALTER SYSTEM RESET synchronous_standby_names")
-            reset.execute("SELECT pg_reload_conf()")
+        postgres.configure("synchronous_standby_names", None)
     committing.join(PATIENCE)
 
     assert told == [None]

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg import sql
 from replica_support import PATIENCE, Member, log_of, new_log, until
 
 from holtmq.journal import JournalFailed
@@ -27,23 +26,6 @@ def new_role(postgres: Cluster) -> Iterator[tuple[str, str]]:
     postgres.execute(f"CREATE DATABASE {name} OWNER {name}")
     base = postgres.url.removesuffix("/postgres").replace("postgres@", f"{name}@")
     yield name, f"{base}/{name}"
-
-
-@contextmanager
-def system_setting(postgres: Cluster, name: str, value: str) -> Iterator[None]:
-    """Change the server's configuration, and wait until it has read it."""
-    query = sql.SQL("SHOW {}").format(sql.Identifier(name))
-    with psycopg.connect(postgres.url, autocommit=True) as look:
-        before = look.execute(query).fetchone()
-        postgres.execute(f"ALTER SYSTEM SET {name} = {value}")
-        postgres.execute("SELECT pg_reload_conf()")
-        until(lambda: look.execute(query).fetchone() != before, f"{name} has changed")
-        try:
-            yield
-        finally:
-            look.execute("SET default_transaction_read_only = off")
-            look.execute(sql.SQL("ALTER SYSTEM RESET {}").format(sql.Identifier(name)))
-            look.execute("SELECT pg_reload_conf()")
 
 
 def test_a_session_does_not_take_over_limits_that_would_harm_it(postgres: Cluster) -> None:
@@ -102,13 +84,16 @@ def test_a_server_made_read_only_by_its_administrator_is_not_written_to(
     told: list[JournalFailed | None] = []
     with log_of(postgres.url, log.name) as store:
         end = store.end()
-        with system_setting(postgres, "default_transaction_read_only", "on"):
+        postgres.configure("default_transaction_read_only", "on")
+        try:
             owner.journal.append(20, b"during")
             owner.journal.on_durable(told.append)
             committing = threading.Thread(target=owner.journal.flush, name="commit", daemon=True)
             committing.start()
             until(lambda: "read-only" in owner.opening.view.trouble, "the owner says why it waits")
             during = store.end()
+        finally:
+            postgres.configure("default_transaction_read_only", None)
         committing.join(PATIENCE)
 
         assert (during, told) == (end, [None])

@@ -25,6 +25,7 @@ from holtmq.broker.message import Message, decode_message
 from holtmq.broker.partitioned.log.bodies import decode_body
 from holtmq.broker.records.message_records import decode_delayed
 from holtmq.broker.streams.envelopes import to_body
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.testing import views
 from holtmq.verify.record import Record, make_body, name_of, publisher_and_number
@@ -257,7 +258,7 @@ class WorkQueues:
             raise BrokenRule("a session outlived its channel")
         there: set[str] = set()
         for queue in self._queues():
-            if queue.is_stream:
+            if not isinstance(queue, WorkQueue):
                 there.update(name_of(body) or "" for body in self._stored(queue))
                 continue
             leased = [
@@ -288,7 +289,7 @@ class WorkQueues:
         broker = self._world.broker
         held = [lease.message for session in broker.sessions for lease in session.outstanding()]
         for queue in self._queues():
-            if queue.is_stream:
+            if not isinstance(queue, WorkQueue):
                 damaged = [body for body in self._stored(queue) if name_of(body) is None]
                 if damaged:
                     raise BrokenRule(f"{queue} stores {damaged[:3]}")
@@ -312,7 +313,7 @@ class WorkQueues:
         """All that waits, persistent only; what may move from one queue to the other counts as one queue."""
         found: dict[str, list[bytes]] = {}
         for queue in self._queues():
-            bodies = self._stored(queue) if queue.is_stream else self._waiting(queue)
+            bodies = self._waiting(queue) if isinstance(queue, WorkQueue) else self._stored(queue)
             self._world.digest.update(b"".join(bodies))
             found[queue.name] = bodies
         found[_LATE] = sorted(
@@ -327,7 +328,7 @@ class WorkQueues:
         messages = views.raw_messages(self._world.broker, queue)
         return [message.body for message in messages if message.persistent]
 
-    def _stored(self, queue: WorkQueue) -> list[bytes]:
+    def _stored(self, queue: Queue) -> list[bytes]:
         """What a stream holds, and behind it what the spool holds for it, as the disk has it."""
         service = self._world.partitioned
         log = service.store.queues.get(queue.name)
@@ -357,7 +358,7 @@ class WorkQueues:
     def _read(self, decode: Decode[T], positions: Sequence[int]) -> list[T]:
         return self._world.reads.read(self._world.partitioned, decode, positions)
 
-    def _queues(self) -> list[WorkQueue]:
+    def _queues(self) -> list[Queue]:
         queues = self._world.broker.vhost("/").queues
         return [queues[name] for name in sorted(_QUEUES)]
 

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 pytest.importorskip("pyspark")
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from spark_support import QUICK, Shop
 
@@ -41,8 +42,14 @@ def spark() -> Iterator[SparkSession]:
     from holtmq.spark import session
 
     one = session("holtmq-tests", "local[2]", **QUICK)
+    java = one.sparkContext._gateway.proc
     yield one
-    one.stop()
+    if java.poll() is None:
+        one.stop()
+    else:  # killed: pyspark keeps the dead one for the next session of this process, unless told
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
+        SparkSession._activeSession = None
 
 
 @pytest.fixture(scope="session")

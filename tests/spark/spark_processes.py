@@ -11,6 +11,8 @@ from pathlib import Path
 
 import httpx
 
+from ports import free_port
+
 
 def until(ready: Callable[[], bool], what: str, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
@@ -44,7 +46,7 @@ class Broker:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._starts = 0
-        self.port = 0
+        self.port = free_port()  # kept over kills: one that the kernel chose could be another's meanwhile
         self.start()
 
     @property
@@ -66,10 +68,7 @@ class Broker:
 
         def ready() -> bool:
             assert self._process.alive, log.read_text()
-            found = re.search(r"ready.*http_port=(\d+)", log.read_text())
-            if found:
-                self.port = int(found[1])
-            return found is not None
+            return re.search(r"ready.*http_port=\d+", log.read_text()) is not None
 
         until(ready, "broker is ready", 120)
 

@@ -104,14 +104,19 @@ retry_timeout = "100ms"
         until(lambda: "metrics on port" in log.read_text(), "the service is up")
         url = "http://127.0.0.1:" + re.findall(r"metrics on port (\d+)", log.read_text())[0]
 
-        def rows(name: str) -> float:
-            found = re.search(rf'job_rows_total{{job="{name}".*?}} (\S+)', httpx.get(f"{url}/metrics").text)
+        def figure(metric: str, name: str) -> float:
+            found = re.search(rf'{metric}{{job="{name}".*?}} (\S+)', httpx.get(f"{url}/metrics").text)
             return float(found[1]) if found else 0.0
+
+        def rows(name: str) -> float:
+            return figure("job_rows_total", name)
 
         push_until_taken(broker, range(100))
         until(lambda: rows("parquet") == rows("delta") == 100, "both jobs archive")
         broker.kill()
         until(lambda: httpx.get(f"{url}/health").status_code == 503, "the failure shows")
+        for name in ("parquet", "delta"):  # each by itself: the other may not have looked yet
+            until(lambda name=name: figure("job_restarts_total", name) >= 1, f"{name} failed")  # type: ignore[misc]
         broker.start()
         push_until_taken(broker, range(100, 150))
         until(lambda: rows("parquet") == rows("delta") == 150, "both jobs go on")

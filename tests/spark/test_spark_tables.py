@@ -113,3 +113,16 @@ def test_options_survive_the_comment_and_a_token_is_not_written_into_it() -> Non
     assert with_comment("`a` STRING, `b` INT", "it's").startswith("`a` STRING COMMENT 'it\\'s', `b`")
     with pytest.raises(InvalidOption, match="tokenFile"):
         comment_of({"Token": "x"})
+
+
+def test_local_workers_run_the_python_that_registers(
+    spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.push("q", range(2))
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/no/such/python3")  # as one without holtmq
+
+    register(spark)
+
+    rows = spark.read.format("holtmq").option("url", shop.url).option("queue", shop.name("q")).load()
+    assert rows.count() == 2

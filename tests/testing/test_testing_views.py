@@ -8,6 +8,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from holtmq.broker.work import spilling_fifo
 from holtmq.testing import TestBroker
+from holtmq.testing.views import work_queue
 
 Connect = Callable[..., pika.BlockingConnection]
 
@@ -63,7 +64,7 @@ def test_messages_that_left_memory_are_shown_too(
 
     shown = [int(message.body) for message in holt_broker.messages("work")]
 
-    in_memory = holt_broker.call(lambda node: node.broker.vhosts["/"].queues["work"].store.in_memory)
+    in_memory = holt_broker.call(lambda node: work_queue(node.broker, "work").store.in_memory)
     assert in_memory < 95
     assert shown == list(range(95))
 

@@ -55,7 +55,7 @@ def test_a_message_over_amqp_leaves_publish_deliver_and_settle(trace: Trace) -> 
         channel.confirm_delivery()
         channel.basic_publish("", "orders", b"tea", headers())
         channel.basic_publish("", "orders", b"untraced", pika.BasicProperties(delivery_mode=2))
-        for method, _, _ in channel.consume("orders", inactivity_timeout=30):
+        for method, _, _ in channel.consume("orders", inactivity_timeout=120):
             channel.basic_ack(method.delivery_tag)
             if method.delivery_tag == 2:
                 break

@@ -13,8 +13,8 @@ from holtmq.amqp.errors import ChannelFault
 
 if TYPE_CHECKING:
     from holtmq.amqp.channel import Channel
+    from holtmq.broker.topology.destinations import Queue
     from holtmq.broker.work.leases import Holder
-    from holtmq.broker.work.work_queue import WorkQueue
 
 _LOOKS: Final = 16  # checks per timeout: a delivery is at most a sixteenth of the timeout overdue
 _LEAST_STEP_MS: Final = 50
@@ -31,7 +31,7 @@ class AckTimeout:
     __slots__ = ("__weakref__", "_channel", "_holder", "_notes", "_own_ms", "_queue", "armed")
 
     def __init__(
-        self, channel: "Channel", holder: "Holder", queue: "WorkQueue", own_ms: int | None = None
+        self, channel: "Channel", holder: "Holder", queue: "Queue", own_ms: int | None = None
     ) -> None:
         self._own_ms = own_ms  # the consumer's own timeout
         self._channel = channel

@@ -49,9 +49,9 @@ from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.queue_arguments import queue_text
 from holtmq.broker.work.leases import Holder, Lease, Ledger
-from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import JournalFailed
 from holtmq.wire.properties import PROPERTIES_AT, with_reply_to
 
@@ -233,7 +233,7 @@ class Channel:
             return
         take = self.ledger.by_number.pop
         holder: Holder | None = None
-        queue: WorkQueue | None = None
+        queue: Queue | None = None
         done: list[Message] = []  # of this holder and queue
         try:
             for tag in tags:

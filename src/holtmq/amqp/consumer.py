@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from holtmq.amqp.ack_timeout import AckTimeout
 from holtmq.amqp.delivery_heads import frame_heads
 from holtmq.broker.message import Message
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Holder, Lease
-from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.wire.properties import PROPERTIES_AT, raw_headers, with_headers
 from holtmq.wire.tables import FieldTable, Long
 
@@ -50,7 +50,7 @@ class Consumer(Holder):
         self,
         channel: "Channel",
         tag: str,
-        queue: WorkQueue,
+        queue: Queue,
         *,
         no_ack: bool,
         exclusive: bool,
@@ -92,7 +92,7 @@ class Consumer(Holder):
             room = min(room, channel.global_prefetch - channel.consumer_leases())
         return room
 
-    def deliver(self, queue: WorkQueue, messages: list[Message]) -> None:
+    def deliver(self, queue: Queue, messages: list[Message]) -> None:
         """Lease the messages and write their frames."""
         channel = self.channel
         ledger = channel.ledger
@@ -107,13 +107,7 @@ class Consumer(Holder):
         outbox = channel.outbox
         chunks = outbox.chunks
         max_body = channel.max_payload
-        # True if none of these messages was delivered before: the common case, checked once per batch.
-        before = queue.redelivered_upto
-        fresh = (
-            not queue.returned
-            and messages[0].seq > before
-            and (not before or min([message.seq for message in messages]) > before)
-        )
+        fresh = queue.is_first_delivery(messages)
         starts, heads = self._starts, self._heads
         header_heads, body_heads = heads.header, heads.body
         redelivered = size = 0
@@ -140,7 +134,7 @@ class Consumer(Holder):
                 channel.counts.redelivered += redelivered
                 queue.figures.redelivered += redelivered
                 if redelivered and queue.counts_deliveries:
-                    header = with_delivery_count(header, queue.returned.get(message.seq, 1))
+                    header = with_delivery_count(header, queue.times_returned(message))
             length = len(address)
             start = starts.get(length) or self._start(length)
             if len(body) > max_body:
@@ -163,7 +157,7 @@ class Consumer(Holder):
         if not self._timeout.armed and (queue.has_ack_timeout or self._timeout.is_own):
             self._timeout.delivered()
 
-    def cancelled(self, queue: WorkQueue) -> None:
+    def cancelled(self, queue: Queue) -> None:
         """The queue was deleted: tell the client."""
         self.channel.consuming.lost(self)
 

@@ -23,11 +23,12 @@ from holtmq.amqp.topology import refuse_on_stream
 from holtmq.auth.permissions import Action
 from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.equivalence import type_name
 from holtmq.broker.topology.queue_arguments import MAX_MS, queue_text
 from holtmq.broker.topology.queue_options import QueueType
 from holtmq.broker.work.leases import Holder, Lease
-from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.broker.work.work_queue import WorkQueue, require_work_queue
 
 if TYPE_CHECKING:
     from holtmq.amqp.channel import Channel
@@ -45,7 +46,7 @@ class Consuming:
         self._broker = channel.broker
         self._connection = channel.connection
         self.gets = Holder()  # the leases of basic.get
-        self.get_timeouts: dict[WorkQueue, AckTimeout] = {}
+        self.get_timeouts: dict[Queue, AckTimeout] = {}
         self.reply_queue: WorkQueue | None = None
         self.notices: list[BasicCancel] | None = None  # a list: keep them until the delete-ok is sent
 
@@ -86,7 +87,7 @@ class Consuming:
         self._broker.consume(queue, consumer, method.exclusive)
         self._begin(consumer, method)
 
-    def _refuse_as_rabbitmq(self, queue: WorkQueue, no_ack: bool) -> None:
+    def _refuse_as_rabbitmq(self, queue: Queue, no_ack: bool) -> None:
         dialect = self._broker.dialect
         thing = queue_text(queue.name, queue.vhost)
         if dialect.refuse_unbounded_stream_consumers and queue.is_stream:
@@ -147,7 +148,7 @@ class Consuming:
             self.reply_queue = None
         self._broker.cancel(queue, consumer)
 
-    def take_back(self, holder: Holder, queue: WorkQueue, upto: int, timeout_ms: int) -> None:
+    def take_back(self, holder: Holder, queue: Queue, upto: int, timeout_ms: int) -> None:
         """Return overdue deliveries to their queue; their consumer is cancelled, or waits until it settles.
 
         As in RabbitMQ 4.3 the client learns of it by basic.cancel, if it announced that capability.
@@ -206,12 +207,13 @@ class Consuming:
         queue = channel.topology.queue(name)
         self._connection.rights.check(Action.READ, queue.name)
         refuse_on_stream("basic.get", queue, self._broker.dialect)
-        message = self._broker.get(queue)
+        work_queue = require_work_queue(queue, "consume from it, do not get")
+        message = self._broker.get(work_queue)
         if message is None:
             channel.send(BasicGetEmpty())
             channel.counts.get_empty += 1
             return
-        self.hand_over(queue, message, no_ack)
+        self.hand_over(work_queue, message, no_ack)
 
     def hand_over(self, queue: WorkQueue, message: Message, no_ack: bool) -> None:
         """Answer a basic.get with a message; lease it unless it counts as acked."""
@@ -222,7 +224,7 @@ class Consuming:
         queue.figures.redelivered += redelivered
         header = message.header
         if redelivered and queue.counts_deliveries:
-            header = with_delivery_count(header, queue.returned.get(message.seq, 1))
+            header = with_delivery_count(header, queue.times_returned(message))
         ledger = channel.ledger
         if no_ack:
             ledger.last += 1

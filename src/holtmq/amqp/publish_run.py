@@ -213,7 +213,7 @@ class PublishRun:
                     if not queue.dirty:
                         flow.touch(queue)
                 else:
-                    flow.place(message, found.queues)
+                    flow.place(message, found.work_queues)
                     more_copies += len(found.queues) - 1
                     if not found.queues:
                         dropped += 1

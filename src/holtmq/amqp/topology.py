@@ -32,6 +32,7 @@ from holtmq.amqp.methods import (
 from holtmq.auth.permissions import Action
 from holtmq.broker.dialect import Dialect
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.queue_arguments import queue_text
 from holtmq.broker.topology.vhost import refuse_default
 from holtmq.broker.work.work_queue import WorkQueue
@@ -51,7 +52,7 @@ class Topology:
         self._connection = channel.connection
         self._last_queue = ""  # an empty queue name means the last one declared on this channel
 
-    def queue(self, name: str) -> WorkQueue:
+    def queue(self, name: str) -> Queue:
         """The queue a method names, if this connection may use it."""
         return self._connection.vhost.queue(self._named(name), self._connection)
 
@@ -170,7 +171,8 @@ class Topology:
                 arguments=method.arguments,
                 owner=self._connection,
             )
-            self._tell_of_clamp(queue)
+            if isinstance(queue, WorkQueue):
+                self._tell_of_clamp(queue)
         self._last_queue = queue.name
         self._broker.flow.turn()  # so that the counts in the reply are current
         self._answer(QueueDeclareOk(queue.name, len(queue), len(queue.consumers)), lasting, method.no_wait)
@@ -229,7 +231,7 @@ class Topology:
             self._connection.reply_when_durable(self._channel, method, lasting)
 
 
-def refuse_on_stream(what: str, queue: WorkQueue, dialect: Dialect) -> None:
+def refuse_on_stream(what: str, queue: Queue, dialect: Dialect) -> None:
     """Close the connection for a method that streams do not have, if RabbitMQ's behaviour is selected."""
     if queue.is_stream and dialect.stream_misuse_closes_connection:
         thing = queue_text(queue.name, queue.vhost)

@@ -13,8 +13,8 @@ from holtmq.broker.flow import Flow, PublishOutcome
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Lease, Ledger
-from holtmq.broker.work.work_queue import WorkQueue
 
 Settle = Callable[[list[Lease]], None]
 
@@ -140,7 +140,7 @@ class Transaction:
         flow = self._flow
         settlements = self._settlements
         self._start_anew()
-        settled: dict[int, WorkQueue] = {}
+        settled: dict[int, Queue] = {}
         for how, leases in settlements:
             how(leases)
             settled.update((lease.queue.id, lease.queue) for lease in leases)

@@ -7,7 +7,7 @@ Over 400 lines: the commands on queues share one table of queues, their owners a
 """
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -37,6 +37,7 @@ from holtmq.broker.records.message_records import encode_settled
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.streams.vhost_streams import Streams
 from holtmq.broker.topology.access_changes import AccessChanges
+from holtmq.broker.topology.destinations import Consumer, Queue
 from holtmq.broker.topology.exchange_changes import ExchangeChanges
 from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.broker.topology.parameter_changes import ParameterChanges
@@ -47,7 +48,7 @@ from holtmq.broker.topology.vhost import VHost, refuse_reserved
 from holtmq.broker.topology.vhosts import VHosts
 from holtmq.broker.work.leases import Ledger
 from holtmq.broker.work.paging import Spill
-from holtmq.broker.work.work_queue import Consumer, WorkQueue
+from holtmq.broker.work.work_queue import WorkQueue, require_work_queue
 from holtmq.journal.interface import Journal, RecordUnreadable
 from holtmq.wire.tables import FieldTable
 
@@ -83,14 +84,14 @@ class Broker:
         self.operator_policies = self.policy_changes.operator_policies
         self.long_changes.later = lambda step: self.flow.at(self.flow.now_ms, step)
         self.jobs = JobBoard(self)
-        self.queues_by_id: dict[int, WorkQueue] = {}
+        self.queues_by_id: dict[int, Queue] = {}
         self.counts = ClientCounts()
         self.sessions: set[Ledger] = set()  # every holder of leases; a checkpoint includes their messages
         self.max_priority = max_priority
         self.cancel_requeue = cancel_requeue
         self.dialect = dialect
         self.last_queue_id = 0
-        self._owned: dict[object, set[WorkQueue]] = {}  # exclusive queues by owning connection
+        self._owned: dict[object, set[Queue]] = {}  # exclusive queues by owning connection
         self.streams: Streams | None = None
 
     def put_vhost(self, name: str, description: str = "", tags: Iterable[str] = ()) -> None:
@@ -183,7 +184,7 @@ class Broker:
         arguments: Mapping[str, object] | None = None,
         owner: object | None = None,
         any_name: bool = False,
-    ) -> tuple[WorkQueue, bool]:
+    ) -> tuple[Queue, bool]:
         """Return the queue of this name, created if needed, and whether something was journalled.
 
         ``any_name``: also accept a server-generated name, which begins with ``amq.``.
@@ -221,7 +222,7 @@ class Broker:
             dialect=self.dialect,
         )
         self.last_queue_id += 1
-        queue: WorkQueue
+        queue: Queue
         if options.queue_type is QueueType.STREAM:
             queue = self._streams().make(name, vhost.name, self.last_queue_id, options, arguments)
         else:
@@ -246,7 +247,7 @@ class Broker:
             self.change_log.record(QueuePut(vhost.name, name, queue.id, auto_delete, packed))
         return queue, queue.persisted
 
-    def add_queue(self, vhost: VHost, queue: WorkQueue) -> None:
+    def add_queue(self, vhost: VHost, queue: Queue) -> None:
         """Add a queue to the state, without a journal record."""
         vhost.add_queue(queue)
         self.queues_by_id[queue.id] = queue
@@ -294,13 +295,13 @@ class Broker:
             raise Conflict("this broker has no partitioned queues: x-queue-type 'stream' cannot be served")
         return self.streams
 
-    def remove_queue(self, queue: WorkQueue) -> None:
+    def remove_queue(self, queue: Queue) -> None:
         """Delete a queue without the checks of ``delete_queue``."""
         self._remove_queue(self.vhosts[queue.vhost], queue)
 
-    def _remove_queue(self, vhost: VHost, queue: WorkQueue) -> None:
+    def _remove_queue(self, vhost: VHost, queue: Queue) -> None:
         self.exchanges.pending_bindings.settle(vhost.name, False, queue.name)
-        if queue.outcasts:  # rejected in this turn: they are dead-lettered before the queue is deleted
+        if isinstance(queue, WorkQueue) and queue.outcasts:  # rejected in this turn: dead-lettered first
             self.flow.dead_lettering.cast_out(queue)
         self.flow.damage.forget("queue", queue.vhost, queue.name)
         removal = vhost.remove_queue(queue)
@@ -315,9 +316,10 @@ class Broker:
         consumers, queue.consumers = queue.consumers, []
         for consumer in consumers:
             consumer.cancelled(queue)
-        queue.store.clear()
-        self.flow.memory.note(queue, 0)
-        queue.held_back.clear()
+        if isinstance(queue, WorkQueue):
+            queue.store.clear()
+            self.flow.memory.note(queue, 0)
+            queue.held_back.clear()
         self.flow.used.add(queue)  # so that the sampled sums drop it
         if self.journal.failed:
             return  # nothing more can be journalled: a restart restores the queue if it is durable
@@ -329,7 +331,7 @@ class Broker:
 
     def purge_queue(self, vhost: VHost, name: str, owner: object | None = None) -> tuple[int, bool]:
         """Delete the ready messages of a queue; return how many and whether something was journalled."""
-        queue = vhost.queue(name, owner)
+        queue = require_work_queue(vhost.queue(name, owner), "it cannot be purged")
         if queue.persisted:
             self._refuse_if_failed()
         self.flow.turn()
@@ -345,7 +347,7 @@ class Broker:
         self.journal.append(Kind.PURGED, encode_settled(queue.id, size, positions))
         return count, True
 
-    def pause_queue(self, queue: WorkQueue, by: str, reason: str = "") -> Pause:
+    def pause_queue(self, queue: Queue, by: str, reason: str = "") -> Pause:
         """Hand out nothing of this queue until ``resume_queue``; a queue that is paused stays as it is."""
         known = queue.paused
         if known is not None:
@@ -356,13 +358,13 @@ class Broker:
         pause = Pause(self.flow.now_ms, by, reason)
         if isinstance(queue, StreamQueue):
             self._streams().pause(queue, pause)
-        else:
+        elif isinstance(queue, WorkQueue):
             queue.pause(pause)
             if queue.persisted:
                 self.change_log.record(QueuePaused(queue.id, pause.since_ms, by, reason))
         return pause
 
-    def resume_queue(self, queue: WorkQueue) -> bool:
+    def resume_queue(self, queue: Queue) -> bool:
         """Hand out messages again; False when the queue was not paused."""
         if queue.paused is None:
             return False
@@ -371,12 +373,16 @@ class Broker:
         queue.used_ms = self.flow.now_ms
         if isinstance(queue, StreamQueue):
             self._streams().resume(queue)
-        else:
+        elif isinstance(queue, WorkQueue):
             queue.pause(None)
             if queue.persisted:
                 self.change_log.record(QueueResumed(queue.id))
         self.flow.touch(queue)
         return True
+
+    def work_queues(self) -> Iterator[WorkQueue]:
+        """The work queues of all vhosts."""
+        return (queue for queue in self.queues_by_id.values() if isinstance(queue, WorkQueue))
 
     def outstanding(self, queue: WorkQueue) -> list[Message]:
         """Messages of a queue that are not in its store: leased, or held back for a retry."""
@@ -393,7 +399,7 @@ class Broker:
         for queue in list(self._owned.get(owner, ())):
             self.remove_queue(queue)
 
-    def _schedule_expiry(self, queue: WorkQueue) -> None:
+    def _schedule_expiry(self, queue: Queue) -> None:
         if queue.options.expires_ms is None:
             return
         due_ms = queue.used_ms + queue.options.expires_ms
@@ -402,7 +408,7 @@ class Broker:
             queue.expiry_scheduled_ms = due_ms
             self.flow.at(due_ms, lambda: self._expire_queue(queue, due_ms))
 
-    def _expire_queue(self, queue: WorkQueue, due_ms: int) -> None:
+    def _expire_queue(self, queue: Queue, due_ms: int) -> None:
         if queue.expiry_scheduled_ms != due_ms:
             return
         queue.expiry_scheduled_ms = 0
@@ -416,7 +422,7 @@ class Broker:
         else:
             self._schedule_expiry(queue)
 
-    def consume(self, queue: WorkQueue, consumer: Consumer, exclusive: bool = False) -> None:
+    def consume(self, queue: Queue, consumer: Consumer, exclusive: bool = False) -> None:
         """Add a consumer to a queue."""
         alone = exclusive and (queue.consumers or queue.options.single_active_consumer)
         if queue.exclusive_consumer or alone:
@@ -426,14 +432,14 @@ class Broker:
         queue.used_ms = self.flow.now_ms
         self.flow.touch(queue)
 
-    def cancel(self, queue: WorkQueue, consumer: Consumer) -> None:
+    def cancel(self, queue: Queue, consumer: Consumer) -> None:
         """Remove a consumer; delete an auto-delete queue after its last one."""
         if queue.deleted:
             return
         queue.remove_consumer(consumer)
         self.after_cancel(queue)
 
-    def after_cancel(self, queue: WorkQueue) -> None:
+    def after_cancel(self, queue: Queue) -> None:
         """Update a queue after a consumer was removed from it."""
         if queue.deleted:
             return
@@ -458,9 +464,7 @@ class Broker:
             self._refuse_if_failed()
         self.flow.turn()
         queue.used_ms = self.flow.now_ms
-        while (
-            len(queue) and not queue.paused
-        ) or queue.is_stream:  # take() on a stream raises even if the stream is empty
+        while len(queue) and not queue.paused:
             taken = queue.take(1, self.flow.now_ms, self.flow.pager)
             self.flow.touch(queue)
             if taken:
@@ -473,7 +477,7 @@ class Broker:
     def note_rot(self, error: RecordUnreadable) -> None:
         """Part of the log cannot be read: list the work-queue messages stored there as damaged."""
         stretch = range(error.position, error.position + max(error.size, 1))
-        for queue in self.queues_by_id.values():
+        for queue in self.work_queues():
             for run in queue.store.positions():
                 if not run or max(run) < stretch.start or min(run) >= stretch.stop:
                     continue
@@ -492,7 +496,7 @@ class Broker:
         for (vhost_name, name), positions in held.items():
             vhost = self.vhosts.get(vhost_name)
             queue = None if vhost is None else vhost.queues.get(name)
-            runs = () if queue is None else queue.store.positions()
+            runs = queue.store.positions() if isinstance(queue, WorkQueue) else ()
             here = {position for run in runs for position in positions.intersection(run)}
             # Settled since: a consumer got it from memory, where it was whole.
             damage.forget_some("queue", vhost_name, name, positions - here)

@@ -3,6 +3,8 @@
 Owns: the list, in memory and as a record, so that it survives a restart. Must not touch: queues, files,
 logs. The caller says where the message belonged (a queue, the spool, a delay).
 An entry is removed when its message is readable again, or when a repair has dropped the message.
+Transient messages that were spilled and cannot be read back are counted per queue, until the queue is purged
+or deleted, or the node restarts: transient messages do not outlive that anyway.
 """
 
 from __future__ import annotations
@@ -31,29 +33,47 @@ class Damaged(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froze
     offset: int | None = None  # in a partitioned queue
 
 
+class LostSpill(msgspec.Struct, frozen=True):
+    """Transient messages of one queue that were spilled and could not be read back."""
+
+    vhost: str
+    name: str
+    messages: int
+    size: int  # of their bodies
+    reason: str  # why the last of them could not be read
+
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 _rows: Final = msgspec.msgpack.Decoder(list[Damaged], strict=True)
 
 
 class DamageList:
-    """The unreadable messages. ``on_found`` is called once for each."""
+    """The unreadable messages. ``on_found`` is called once for each, ``on_lost`` for each run of a spill."""
 
-    __slots__ = ("_journal", "_rows", "dropped", "found", "on_found")
+    __slots__ = ("_journal", "_lost", "_rows", "dropped", "found", "on_found", "on_lost")
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         # One record may be in several queues: each of them misses it.
         self._rows: dict[tuple[int, str, str, str], Damaged] = {}
+        self._lost: dict[tuple[str, str], LostSpill] = {}
         self.found = 0  # since the start
         self.dropped = 0  # since the start: messages that a repair has dropped
         self.on_found: Callable[[Damaged], None] = lambda _: None
+        self.on_lost: Callable[[LostSpill], None] = lambda _: None
 
     def __len__(self) -> int:
-        return len(self._rows)
+        """How many messages are missing."""
+        return len(self._rows) + sum(lost.messages for lost in self._lost.values())
 
     @property
     def rows(self) -> list[Damaged]:
         return list(self._rows.values())
+
+    @property
+    def lost(self) -> list[LostSpill]:
+        """What could not be read back from a spill, by queue."""
+        return list(self._lost.values())
 
     def note(
         self, where: str, vhost: str, name: str, error: RecordUnreadable, offset: int | None = None
@@ -72,9 +92,21 @@ class DamageList:
             if self._journal.failed is None:
                 self._journal.append(Kind.DAMAGED, _encode([row]))
 
+    def note_lost(self, vhost: str, name: str, messages: int, size: int, reason: str) -> None:
+        """Add transient messages that could not be read back from a spill."""
+        self.found += messages
+        run = LostSpill(vhost, name, messages, size, reason)
+        self.on_lost(run)
+        before = self._lost.get((vhost, name))
+        if before is not None:
+            run = LostSpill(vhost, name, before.messages + messages, before.size + size, reason)
+        self._lost[vhost, name] = run
+
     def forget(self, where: str, vhost: str, name: str) -> None:
         """Remove the entries of a queue that was deleted or purged."""
         gone = where, vhost, name
+        if where == "queue":
+            self._lost.pop((vhost, name), None)
         if self._rows:
             self._rows = {key: row for key, row in self._rows.items() if key[1:] != gone}
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from holtmq.broker.message import Message, make_address, unplaced
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import encode_settled
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.dead_letter import DeadLetter, dead_letter
@@ -111,7 +112,7 @@ class DeadLettering:
         properties = (
             flow.publish_properties.of(letter.header).hash_properties() if start.needs_properties else None
         )
-        queues: dict[str, WorkQueue] = {}
+        queues: dict[str, Queue] = {}
         delays: dict[str, int] = {}
         histories: list[RecentHistory] = []
         for key in keys:

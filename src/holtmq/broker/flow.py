@@ -22,11 +22,12 @@ from holtmq.broker.publish.stream_publishes import Gathered, StreamPublishes
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import encode_mark, encode_returned
 from holtmq.broker.timer_wheel import TimerWheel
-from holtmq.broker.topology.exchanges import Exchange
-from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.memory_budget import MemoryBudget
 from holtmq.broker.work.paging import MemorySpill, MessagePager, Spill
+from holtmq.broker.work.spilling_fifo import LostRun
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import Journal
 from holtmq.wire.property_walker import PropertyWalkers
@@ -82,14 +83,14 @@ class Flow:
         self.now_ms = 0
         self.seq = 0
         self.prepares = False  # one large transaction at a time has numbers ahead of ``seq``
-        self.used: set[WorkQueue] = set()  # queues used since the last sample of the figures
-        self.used_exchanges: set[Exchange[WorkQueue]] = set()  # likewise
-        self.dirty: list[WorkQueue] = []  # queues with work in this turn
+        self.used: set[Queue] = set()  # queues used since the last sample of the figures
+        self.used_exchanges: set[QueueExchange] = set()  # likewise
+        self.dirty: list[Queue] = []  # queues with work in this turn
         self.on_dirty: Callable[[], None] = _nothing  # called when the first queue becomes dirty
         self.delays = Delays(self)
         self.batch: Batch | None = None  # open between ``begin`` and ``commit``
 
-    def count(self, exchange: Exchange[WorkQueue], messages: int, more_copies: int = 0) -> None:
+    def count(self, exchange: QueueExchange, messages: int, more_copies: int = 0) -> None:
         """Count messages that were published to an exchange, and their copies beyond one each."""
         exchange.published += messages
         exchange.more_copies += more_copies
@@ -117,7 +118,7 @@ class Flow:
             if queue.limited:
                 self.enforce_limits(queue)
 
-    def touch(self, queue: WorkQueue) -> None:
+    def touch(self, queue: Queue) -> None:
         """Mark a changed queue, so that it is processed before the turn ends."""
         if not queue.dirty:
             queue.dirty = True
@@ -136,7 +137,7 @@ class Flow:
 
     def ack(self, leases: Iterable[Lease]) -> None:
         """Acknowledge messages. An ack of a revoked lease counts if no other consumer took the message."""
-        queue: WorkQueue | None = None
+        queue: Queue | None = None
         done: list[Message] = []  # of this queue
         for lease in leases:
             if lease.queue is not queue:
@@ -145,12 +146,12 @@ class Flow:
                 queue, done = lease.queue, []
             if lease.holder is not None:
                 done.append(lease.message)
-            elif queue.withdraw(lease.message):
+            elif isinstance(queue, WorkQueue) and queue.withdraw(lease.message):
                 self.touch(queue)
         if queue is not None:
             self.settle(queue, done)
 
-    def settle(self, queue: WorkQueue, messages: list[Message]) -> None:
+    def settle(self, queue: Queue, messages: list[Message]) -> None:
         """Acknowledge messages of one queue, whose leases the caller has ended."""
         if messages:
             queue.settle_all(messages)
@@ -161,7 +162,7 @@ class Flow:
         for lease in leases:
             queue = lease.queue
             if lease.holder is None:
-                if not queue.take_out(lease.message):
+                if not isinstance(queue, WorkQueue) or not queue.take_out(lease.message):
                     continue
                 queue.unacked += 1  # so that it is removed like a leased message
             queue.reject(lease.message)
@@ -170,7 +171,7 @@ class Flow:
     def release(self, leases: Iterable[Lease], failed: bool = False) -> None:
         """Return messages to their old places in the queue; ``failed``: their consumer was lost."""
         by_queue: dict[int, list[Lease]] = {}
-        last: WorkQueue | None = None
+        last: Queue | None = None
         part: list[Lease] = []
         for lease in leases:  # there may be 100,000, most of one queue
             if lease.queue is not last:
@@ -182,11 +183,12 @@ class Flow:
             if queue.deleted:
                 continue
             waiting = queue.release(part, self.pager, failed)
-            self._record_returned(queue, part)
-            if waiting:
-                self._hold_back(queue, waiting)
-            if queue.limited:
-                self.enforce_limits(queue)
+            if isinstance(queue, WorkQueue):
+                self._record_returned(queue, part)
+                if waiting:
+                    self._hold_back(queue, waiting)
+                if queue.limited:
+                    self.enforce_limits(queue)
             self.touch(queue)
 
     def _record_returned(self, queue: WorkQueue, leases: list[Lease]) -> None:
@@ -231,11 +233,13 @@ class Flow:
                     self.dirty += dirty[done:]
                     self.on_dirty()
 
-    def _turn_queue(self, queue: WorkQueue) -> None:
-        store = queue.store
+    def _turn_queue(self, queue: Queue) -> None:
         takes_acks = not queue.persisted or not (self.journal.failed or self.journal.stalled)
         if queue.consumers and takes_acks:  # without a durable ack the message would be redelivered
             queue.dispatch(self.now_ms, self.pager)
+        if not isinstance(queue, WorkQueue):
+            return
+        store = queue.store
         if queue.expiring and len(store):
             self._expire(queue)
         if queue.outcasts:
@@ -269,8 +273,11 @@ class Flow:
     def _pass_over(self, queue: WorkQueue) -> None:
         """List the queue's unreadable messages as damaged, and continue without them."""
         for error in queue.take_unreadable():
-            self.damage.note("queue", queue.vhost, queue.name, error)
             queue.bytes = max(0, queue.bytes - error.size)
+            if isinstance(error, LostRun):
+                self.damage.note_lost(queue.vhost, queue.name, error.messages, error.size, error.reason)
+                continue
+            self.damage.note("queue", queue.vhost, queue.name, error)
             if error.dropped and queue.persisted:  # a repair has dropped it: it will not come back
                 queue.settled.append(error.position)
         if not len(queue):
@@ -334,11 +341,13 @@ class Flow:
         """Discard the batch."""
         self.batch = None
 
-    def commit(self, settled: Iterable[WorkQueue] = ()) -> bool:
+    def commit(self, settled: Iterable[Queue] = ()) -> bool:
         """Write the batch and what left these queues, then enqueue its messages. True if journalled."""
         batch = self.batch
         assert batch is not None
         for queue in settled:
+            if not isinstance(queue, WorkQueue):
+                continue
             outcasts, queue.outcasts = queue.outcasts, []
             self.dead_lettering.record_leaving(queue, outcasts)
         for letter in batch.passed_on:  # grows in the loop; ends, since no letter passes a queue twice
@@ -362,7 +371,7 @@ class Flow:
         for message, queues, index in batch.placements:
             if index >= 0:
                 message.position = positions[index]
-            place(message, [queue for queue in queues if not queue.is_stream] if streams else queues)
+            place(message, queues)
         for index, persistent, due_ms in batch.delays:
             self.delays.schedule(positions[index], persistent, due_ms)
         return bool(records) or together or (batch.prepared is not None and batch.prepared.is_journalled)

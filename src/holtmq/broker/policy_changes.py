@@ -11,6 +11,7 @@ from typing import Final
 from holtmq.broker.flow import Flow
 from holtmq.broker.records.change_log import ChangeLog
 from holtmq.broker.records.changes import PolicyDeleted, PolicyPut, pack_table
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.broker.topology.policies import PolicyBook, effective, make_policy
 from holtmq.broker.topology.vhost import VHost
@@ -30,7 +31,7 @@ class PolicyChanges:
         vhosts: VHosts,
         long_changes: LongChanges,
         flow: Flow,
-        schedule_expiry: Callable[[WorkQueue], None],
+        schedule_expiry: Callable[[Queue], None],
     ) -> None:
         self._log = log
         self._vhosts = vhosts
@@ -70,18 +71,18 @@ class PolicyChanges:
         self._log.record(PolicyDeleted(vhost, name, operator))
         self._long_changes.add(self.apply_all(self._vhosts.find(vhost)), _POLICY_STEP)
 
-    def apply_all(self, vhost: VHost) -> Iterator[WorkQueue]:
+    def apply_all(self, vhost: VHost) -> Iterator[Queue]:
         """Apply the current policies to every queue of a vhost, one queue per step."""
         vhost.rules_changed()  # an exchange may have a different alternate exchange now
         for queue in list(vhost.queues.values()):
             if not queue.deleted and self.apply(queue):
                 self._flow.touch(queue)
-                if queue.limited:
+                if isinstance(queue, WorkQueue) and queue.limited:
                     queue.shed_excess(self._flow.pager)
                 vhost.rules_changed()  # cached routes depend on which queues have limits
             yield queue
 
-    def apply(self, queue: WorkQueue) -> bool:
+    def apply(self, queue: Queue) -> bool:
         """Apply the current policies to one queue; return whether its options changed."""
         own = queue.declared
         policy = self.policies.for_queue(queue.vhost, queue.name, own.queue_type)

@@ -378,8 +378,7 @@ class FileJournal:
 
     def refetch(self, position: int) -> bool:
         mirror, base = self._checkpointer.mirror, self._segments.holder(position)
-        # The writer has the last one open.
-        if mirror is None or base == self._segments.last_base or not mirror.refetch(base):
+        if mirror is None or not mirror.refetch(base, is_open=base == self._segments.last_base):
             return False
         forget = partial(self._reader.forget, base, gone=False)
         if self._notify is None:

@@ -23,10 +23,11 @@ class Mirror(Protocol):
     def reclaimed(self, sealed: Collection[int], deleted: Collection[int]) -> None:
         """Of the ``sealed`` segments (their bases) some were ``deleted``, others perhaps compacted."""
 
-    def refetch(self, base: int) -> bool:
+    def refetch(self, base: int, *, is_open: bool) -> bool:
         """Replace a damaged segment of the folder; False when the store has no better one.
 
-        May be called in any thread. JournalError when the store does not answer.
+        ``is_open``: it is being written. May be called in any thread. JournalError when the store does not
+        answer.
         """
 
     def close(self) -> None:

@@ -237,6 +237,12 @@ def describe(plan: RepairPlan) -> list[str]:
         for damage in segment.damages:
             where = f"at position {damage.position} ({segment.name})"
             lines.append(f"Give up {damage.size} bytes {where}: {damage.reason}.")
+        if segment.absent:
+            positions = ", ".join(map(str, segment.absent))
+            count = len(segment.absent)
+            lines.append(
+                f"Give up {count} messages at positions {positions} ({segment.name}): no file holds them."
+            )
     for problem in plan.report.problems:
         if problem.where is Where.SEGMENT:
             stretches = [stop for first, stop in plan.dropped if first == problem.position]
@@ -244,8 +250,6 @@ def describe(plan: RepairPlan) -> list[str]:
             lines.append(
                 f"Give up what {problem.name} held, positions {problem.position}{until}: {problem.text}."
             )
-        elif problem.where is Where.ABSENT:
-            lines.append(f"Give up from position {problem.position} on ({problem.name}): {problem.text}.")
         elif problem.where is Where.MANIFEST:
             lines.append(f"Write the manifest again: {problem.text}.")
     if plan.begins is not None:

@@ -1,16 +1,20 @@
-"""Stores transient messages for which memory has no room, in unlinked files without checksums or syncs.
+"""Stores transient messages for which memory has no room, in unlinked files without syncs.
 
-Owns: the files, and freeing their space. A file is freed when no run in it is in use, or when the process
-ends. Must not touch: what the bytes mean. Nothing survives a restart, and transient messages need not.
+Owns: the files, freeing their space, and the check that what is read is what was written. A file is freed
+when no run in it is in use, or when the process ends. Must not touch: what the bytes mean. Nothing survives a
+restart, and transient messages need not.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import tempfile
 from pathlib import Path
 from typing import Final
+
+from .checksum import crc32
 
 log = logging.getLogger(__name__)
 
@@ -72,14 +76,14 @@ class _Segment:
             done += os.pwrite(self._descriptor, view[done:], offset + done)
         self.written = offset + len(data)
         self.live += 1
-        return SpilledRun(self, offset, len(data))
+        return SpilledRun(self, offset, len(data), crc32(data, 0))
 
     def read(self, offset: int, size: int) -> bytes:
         data = os.pread(self._descriptor, size, offset)
         while len(data) < size:
             more = os.pread(self._descriptor, size - len(data), offset + len(data))
             if not more:
-                raise OSError(f"the spill file ends {size - len(data)} bytes too early")
+                raise OSError(errno.EIO, f"the spill file ends {size - len(data)} bytes too early")
             data += more
         return data
 
@@ -109,16 +113,20 @@ class _Segment:
 class SpilledRun:
     """Bytes in a spill file; they are released with this object."""
 
-    __slots__ = ("_offset", "_segment", "_size")
+    __slots__ = ("_checksum", "_offset", "_segment", "_size")
 
-    def __init__(self, segment: _Segment, offset: int, size: int) -> None:
+    def __init__(self, segment: _Segment, offset: int, size: int, checksum: int) -> None:
         self._segment = segment
         self._offset = offset
         self._size = size
+        self._checksum = checksum  # in memory, so that a run written over by another is noticed, too
 
     def read(self) -> bytes:
-        """The bytes that were written."""
-        return self._segment.read(self._offset, self._size)
+        """The bytes that were written; OSError when the disk does not return them."""
+        data = self._segment.read(self._offset, self._size)
+        if crc32(data, 0) != self._checksum:
+            raise OSError(errno.EIO, "the checksum of a run in the spill file does not match")
+        return data
 
     def __del__(self) -> None:
         self._segment.release()

@@ -4,6 +4,8 @@ Owns: the names a program needs: ``register``, ``session``, ``report_to``. Nothi
 executors have only the wheel, pyspark and pyarrow.
 """
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,12 +27,20 @@ def register(
     """
     from holtmq.spark.source import HoltDataSource
 
+    _run_workers_with_this_python(spark)
     spark.dataSource.register(HoltDataSource)
     if url:
         from holtmq.spark.tables import create_tables
 
         create_tables(spark, url, database, pattern, **options)
     return spark
+
+
+def _run_workers_with_this_python(spark: "SparkSession") -> None:
+    """Local workers otherwise run the ``python3`` on PATH: without holtmq, if its venv is not activated."""
+    context = getattr(spark, "_sc", None)  # a Spark Connect session has none
+    if context is not None and context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
 
 
 def session(name: str = "holtmq", master: str = "local[*]", **settings: str) -> "SparkSession":

@@ -24,6 +24,7 @@ from holtmq.testing import views
 from holtmq.testing.clock import RealClock, VirtualClock
 from holtmq.testing.disk import FaultyDisk, FolderDisk, Keep, MemoryDisk
 from holtmq.testing.faulty_node import FaultyNode
+from holtmq.testing.held_port import HeldPort
 from holtmq.testing.inspection import Inspection
 from holtmq.testing.loop_thread import LoopThread
 from holtmq.testing.views import ConnectionView
@@ -72,6 +73,7 @@ class TestBroker(Inspection):
         self._disk: FaultyDisk | None = None
         self._amqp_port = 0
         self._http_port = 0
+        self._held: list[HeldPort] = []
 
     def start(self) -> "TestBroker":
         """Start the broker; ``with`` calls this."""
@@ -81,6 +83,7 @@ class TestBroker(Inspection):
             self._disk = self._make_disk()
         self._thread = LoopThread("holt-test-broker")
         try:
+            self._hold_ports()
             self._start_node()
         except BaseException:
             self._end_thread()
@@ -214,6 +217,15 @@ class TestBroker(Inspection):
             return FolderDisk(self._temporary)
         return MemoryDisk()
 
+    def _hold_ports(self) -> None:
+        """Others start brokers and clients, too: a port that is free during a restart could become theirs."""
+        try:
+            for number in (self._amqp_port, self._http_port):
+                self._held.append(HeldPort(_HOST, number))
+        except OSError as error:
+            raise BrokerDidNotStart(str(error)) from error
+        self._amqp_port, self._http_port = (held.number for held in self._held)
+
     def _start_node(self) -> None:
         config = self._config
         config = replace(
@@ -263,6 +275,9 @@ class TestBroker(Inspection):
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.close()
+        for held in self._held:
+            held.release()
+        self._held.clear()
 
     def _drive(self, target_ms: int) -> None:
         """Advance through every deadline before the target, so that one may trigger the next."""

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from holtmq.amqp.connection import Connection
 from holtmq.amqp.protocol import AmqpProtocol
 from holtmq.broker.streams.stream_queue import StreamQueue
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.testing import partitioned_views, views
 from holtmq.testing.faulty_node import FaultyNode
@@ -82,7 +83,7 @@ class Inspection:
             found = [
                 message
                 for work_queue in node.broker.vhost(vhost).queues.values()
-                if not isinstance(work_queue, StreamQueue)
+                if isinstance(work_queue, WorkQueue)
                 for message in views.ready_messages(node.broker, work_queue)
                 if any(queue is None or death.get("queue") == queue for death in message.deaths)
             ]
@@ -127,7 +128,7 @@ class Inspection:
         return self.call(lambda node: [views.connection_view(p) for p in _running(node)])
 
 
-def _queue(node: FaultyNode, vhost: str, name: str) -> WorkQueue:
+def _queue(node: FaultyNode, vhost: str, name: str) -> Queue:
     found = node.broker.vhost(vhost).queues.get(name)
     if found is None:
         raise KeyError(f"there is no queue {name!r} in vhost {vhost!r}")
@@ -142,9 +143,10 @@ def _connections(node: FaultyNode, vhost: str) -> Iterator[Connection]:
     return (p.connection for p in _running(node) if p.connection.vhost.name == vhost)
 
 
-def _messages(node: FaultyNode, queue: WorkQueue) -> list[StoredMessage]:
+def _messages(node: FaultyNode, queue: Queue) -> list[StoredMessage]:
     if isinstance(queue, StreamQueue):
         return partitioned_views.messages(node.partitioned, queue)
+    assert isinstance(queue, WorkQueue)
     return views.ready_messages(node.broker, queue)
 
 

@@ -11,6 +11,7 @@ from holtmq.amqp.consumer import Consumer
 from holtmq.amqp.protocol import AmqpProtocol
 from holtmq.broker.broker import Broker
 from holtmq.broker.message import Message
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
@@ -93,6 +94,13 @@ class ConnectionView:
     user: str
     channels: int
     client_properties: dict[str, object]
+
+
+def work_queue(broker: Broker, name: str, vhost: str = "/") -> WorkQueue:
+    """The work queue of this name."""
+    found = broker.vhost(vhost).queue(name)
+    assert isinstance(found, WorkQueue), f"{found} is a stream"
+    return found
 
 
 def ready_messages(broker: Broker, queue: WorkQueue) -> list[StoredMessage]:
@@ -179,7 +187,7 @@ def _waiting(broker: Broker, fifo: SpillingFifo) -> Iterator[Message]:
     yield from fifo.browse(broker.flow.pager)
 
 
-def stored_message(queue: WorkQueue, message: Message) -> StoredMessage:
+def stored_message(queue: Queue, message: Message) -> StoredMessage:
     """The view of one message."""
     return StoredMessage(
         message.body,

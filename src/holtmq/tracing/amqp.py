@@ -18,6 +18,7 @@ from holtmq.amqp.publish_run import PublishRun
 from holtmq.amqp.transaction import Settle
 from holtmq.broker.message import Message
 from holtmq.broker.publish.routes import Route
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.work_queue import WorkQueue
@@ -59,7 +60,7 @@ class TracedConsumer(Consumer):
 
     __slots__ = ()
 
-    def deliver(self, queue: WorkQueue, messages: list[Message]) -> None:
+    def deliver(self, queue: Queue, messages: list[Message]) -> None:
         """Deliver, then note it."""
         channel = self.channel
         assert isinstance(channel, TracedChannel)
@@ -113,7 +114,7 @@ class TracedChannel(Channel):
         else:
             self.broker.journal.on_durable(lambda failure: _end(span, failure))
 
-    def note_delivery(self, queue: WorkQueue, message: Message, number: int, tag: str) -> None:
+    def note_delivery(self, queue: Queue, message: Message, number: int, tag: str) -> None:
         """Make the span of a delivery, if the message is traced."""
         parent = of_header(message.header)
         if parent is None:

@@ -38,7 +38,7 @@ def lasting(bench: Bench) -> tuple[object, ...]:
             queue.returned,
             queue.expiring,
         )
-        for queue in bench.vhost.queues.values()
+        for queue in bench.broker.work_queues()
     }
     users = [(user.name, user.password_hash, user.tags) for user in broker.users.users()]
     # Where something waits for its time in the log depends on what else was written.

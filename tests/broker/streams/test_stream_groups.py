@@ -18,8 +18,8 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.streams.stream_queue import StreamQueue
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Holder, Lease
-from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
@@ -39,10 +39,10 @@ class Member(Holder):
     def room(self) -> int:
         return self._room - len(self.got)
 
-    def deliver(self, queue: WorkQueue, messages: list[Message]) -> None:
+    def deliver(self, queue: Queue, messages: list[Message]) -> None:
         self.got += messages
 
-    def cancelled(self, queue: WorkQueue) -> None: ...
+    def cancelled(self, queue: Queue) -> None: ...
 
 
 class Stream:

@@ -9,8 +9,8 @@ from holtmq.broker.errors import Conflict
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.partitioned.log.bodies import BodyCache
 from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Holder, Lease
-from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
@@ -29,10 +29,10 @@ class Reader(Holder):
     def room(self) -> int:
         return 100
 
-    def deliver(self, queue: WorkQueue, messages: list[Message]) -> None:
+    def deliver(self, queue: Queue, messages: list[Message]) -> None:
         self.got += messages
 
-    def cancelled(self, queue: WorkQueue) -> None: ...
+    def cancelled(self, queue: Queue) -> None: ...
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from core_support import Shelf, message, seqs
 
 from holtmq.broker.message import Message
-from holtmq.broker.work.spilling_fifo import SpillingFifo
+from holtmq.broker.work.spilling_fifo import LostRun, SpillingFifo
 
 pytestmark = pytest.mark.usefixtures("small_pages")
 
@@ -253,6 +253,56 @@ def test_a_failed_read_loses_no_position() -> None:
 
     assert len(fifo) == before
     assert len([found for run in fifo.drain(shelf) for found in run]) == before
+
+
+def mixed(fifo: SpillingFifo, shelf: Shelf) -> list[Message]:
+    """Every third message is in the journal; all but the first few are spilled."""
+    pushed = []
+    for seq in range(1, 41):
+        persistent = seq % 3 == 0
+        pushed.append(shelf.keep(message(seq, persistent=persistent, position=seq * 10 if persistent else 0)))
+        fifo.push(pushed[-1])
+        fifo.spill(shelf, 0)
+    return pushed
+
+
+def test_of_a_spill_that_cannot_be_read_back_the_journal_has_what_was_persistent() -> None:
+    fifo, shelf = SpillingFifo(), Shelf()
+    pushed = mixed(fifo, shelf)
+    in_memory = {found.seq for found in (*fifo.ready, *fifo.inbox)}
+    spilled = [found for found in pushed if found.seq not in in_memory]
+    withdrawn = [
+        next(found for found in spilled if found.persistent),
+        next(found for found in spilled if not found.persistent),
+    ]
+    assert all(fifo.withdraw(found) for found in withdrawn)
+    left = [found for found in pushed if found not in withdrawn]
+    shelf.spill_broken = True
+
+    browsed = seqs(list(fifo.browse(shelf)))
+    taken = seqs([found for run in fifo.drain(shelf) for found in run])
+
+    assert taken == browsed == [found.seq for found in left if found.persistent or found.seq in in_memory]
+    lost = [found for found in left if not (found.persistent or found.seq in in_memory)]
+    runs = [run for run in fifo.unreadable if isinstance(run, LostRun)]
+    assert len(runs) == len(fifo.unreadable)
+    assert sum(run.messages for run in runs) == len(lost)
+    assert sum(run.size for run in runs) == sum(len(found.body) for found in lost)
+    assert {run.reason for run in runs} == {"the disk is gone"}
+    assert len(fifo) == fifo.transient_bytes() == 0
+
+
+def test_messages_that_are_returned_find_their_place_without_a_spill_that_cannot_be_read() -> None:
+    fifo, shelf = SpillingFifo(), Shelf()
+    mixed(fifo, shelf)
+    taken = fifo.take(2, shelf)
+    shelf.spill_broken = True
+
+    fifo.restore(taken, shelf)
+
+    assert seqs(fifo.take(2, shelf)) == seqs(taken)
+    assert seqs(fifo.following((2, 0), 100, 1 << 20, shelf)) == seqs(list(fifo.browse(shelf)))
+    assert len(fifo.following((2, 0), 100, 1 << 20, shelf)) > 10
 
 
 def test_large_bodies_are_read_back_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdic
 from holtmq.broker.work.timed_leases import TimedLeases
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
+from holtmq.testing.views import work_queue
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
 PLAIN = encode_properties(Properties(delivery_mode=2))
@@ -35,7 +36,7 @@ def publish(broker: Broker, body: bytes, properties: bytes = PLAIN) -> None:
 
 
 def queue_of(broker: Broker) -> WorkQueue:
-    return broker.vhost("/").queues["jobs"]
+    return work_queue(broker, "jobs")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from holtmq.http.dashboard.attention import (
     of_standbys,
     urgency,
 )
-from holtmq.http.dashboard.queue_table import DIED_MOST, QueueRow
+from holtmq.http.dashboard.queue_columns import DIED_MOST, QueueRow
 from holtmq.journal.replica.view import Peer
 
 NOW = 1_000_000.0

@@ -11,6 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
 from holtmq.first_start import GUEST_HASH
+from holtmq.http.dashboard import watch
+from holtmq.http.dashboard.queue_columns import COLUMNS
 from holtmq.testing import TestBroker
 
 
@@ -279,24 +281,93 @@ def test_names_with_quotes_and_backslashes_survive_a_scrape_per_object(api: Api,
     assert ready == {name: 1.0}
 
 
-def test_an_idle_queues_row_is_used_again_and_a_used_one_is_not(  # type: ignore[no-untyped-def]
+def test_the_age_is_that_of_the_message_that_is_oldest_now(  # type: ignore[no-untyped-def]
     broker: TestBroker, api: Api, channel
 ) -> None:
     channel.queue_declare("q")
     channel.basic_publish("", "q", b"old")
-    second(broker)
     broker.clock.advance(100)
 
     def row() -> Json:
         broker.clock.advance(2)
         return dict(api.get("/api/v1/dashboard/queues").json()["rows"][0])
 
-    assert (row()["oldest"], row()["oldest"]) == (103.0, 105.0)
+    assert (row()["oldest"], row()["oldest"]) == (102.0, 104.0)
     channel.basic_publish("", "q", b"new")
     channel.basic_get("q", auto_ack=True)
     channel.queue_declare("q", passive=True)
-    second(broker)
 
     found = row()
 
-    assert (found["ready"], found["oldest"]) == (1, 3.0)  # as many as before, but another message
+    assert (found["ready"], found["oldest"]) == (1, 2.0)  # as many as before, but another message
+
+
+def test_a_queue_with_priorities_is_as_old_as_its_oldest_message_not_its_next(  # type: ignore[no-untyped-def]
+    broker: TestBroker, api: Api, channel
+) -> None:
+    channel.queue_declare("q", arguments={"x-max-priority": 5})
+    channel.basic_publish("", "q", b"starves", pika.BasicProperties(priority=1))
+    broker.clock.advance(400)
+    channel.basic_publish("", "q", b"next", pika.BasicProperties(priority=5))
+
+    assert api.get("/api/v1/dashboard/queues").json()["rows"][0]["oldest"] == 400.0
+    text = api.http.get("/metrics/per-object", headers={"accept": "text/plain"}).text
+    assert 'holtmq_queue_oldest_message_age_seconds{vhost="/",queue="q"} 400.0\n' in text
+
+
+def test_queues_of_both_kinds_are_sorted_by_each_column(broker: TestBroker, api: Api, channel) -> None:  # type: ignore[no-untyped-def]
+    for n, kind in enumerate(("classic", "quorum", "classic", "stream")):
+        channel.queue_declare(f"q{n}", durable=True, arguments={"x-queue-type": kind})
+        for _ in range(1 + n % 3):
+            channel.basic_publish("", f"q{n}", b"x" * n)
+        second(broker)
+    channel.basic_get("q1")
+    assert api.post("/api/v1/push", {"items": [{"queue": "over-http", "payload": 1}]}).is_success
+
+    for column in sorted(COLUMNS):
+        for descending in ("true", "false"):
+            rows = api.get("/api/v1/dashboard/queues", sort=column, descending=descending).json()["rows"]
+            values = [-1 if row[column] is None else row[column] for row in rows]
+            assert values == sorted(values, reverse=descending == "true"), column
+            assert len(rows) == 5
+
+
+def test_a_stuck_consumer_of_a_stream_is_found(broker: TestBroker, api: Api, channel) -> None:  # type: ignore[no-untyped-def]
+    channel.queue_declare("events", durable=True, arguments={"x-queue-type": "stream"})
+    channel.basic_publish("", "events", b"x")
+    channel.basic_qos(prefetch_count=10)
+    taken: list[bytes] = []
+    arguments = {"x-stream-offset": "first"}
+    channel.basic_consume(
+        "events", lambda *got: taken.append(got[3]), consumer_tag="slow", arguments=arguments
+    )
+    while not taken:
+        channel.connection.process_data_events(1)
+    broker.clock.advance(600)
+
+    found = api.get("/api/v1/dashboard/attention").json()["findings"]
+
+    assert [one["who"][0]["consumer"] for one in found if one["rule"] == "unacked"] == ["slow"]
+    text = api.http.get("/metrics/per-object", headers={"accept": "text/plain"}).text
+    assert 'holtmq_consumer_oldest_unacked_age_seconds{vhost="/",queue="events"} 600' in text
+
+
+def test_more_findings_than_are_shown_are_counted_and_the_oldest_come_first(
+    broker: TestBroker, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_SHOWN_MOST", 3)
+    monkeypatch.setattr(watch, "_COLLECTED_MOST", 4)
+    connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for n in (7, 3, 9, 1, 8, 2, 6):  # how long their message has waited, in minutes
+        channel.queue_declare(f"q{n}")
+    for n in range(9, 0, -1):
+        channel.basic_publish("", f"q{n}", b"x") if n not in (5, 4) else None
+        broker.clock.advance(60)
+    connection.close()
+
+    found = api.get("/api/v1/dashboard/attention").json()
+
+    assert [one["name"] for one in found["findings"]] == ["q9", "q8", "q7"]
+    assert found["total"] == 7

@@ -115,14 +115,14 @@ def ended(peer: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("start", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nX: "])
 def test_a_client_that_never_finishes_a_head_is_hung_up_on(broker: TestBroker, start: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", broker.http_port), timeout=30) as peer:
+    with socket.create_connection(("127.0.0.1", broker.http_port), timeout=120) as peer:
         peer.sendall(start)
 
         after(broker, 59)
         peer.setblocking(False)
         with pytest.raises(BlockingIOError):
             peer.recv(1)
-        peer.settimeout(30)
+        peer.settimeout(120)
         after(broker, 61)
 
         assert ended(peer) == b""
@@ -130,7 +130,7 @@ def test_a_client_that_never_finishes_a_head_is_hung_up_on(broker: TestBroker, s
 
 def test_a_body_that_stalls_is_told_and_hung_up_on(broker: TestBroker, api: Api) -> None:
     head = b"POST /api/v1/push HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", broker.http_port), timeout=30) as peer:
+    with socket.create_connection(("127.0.0.1", broker.http_port), timeout=120) as peer:
         peer.sendall(head + b"{")
 
         after(broker, 31)
@@ -143,7 +143,7 @@ def test_a_long_poll_and_a_slow_but_steady_body_are_left_alone(broker: TestBroke
     body = b'{"items":[{"queue":"steady","payload":"' + b"x" * 100_000 + b'"}]}'
     head = b"POST /api/v1/push HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n" % len(body)
     address = ("127.0.0.1", broker.http_port)
-    with socket.create_connection(address, timeout=30) as slow, socket.create_connection(address) as waiting:
+    with socket.create_connection(address, timeout=120) as slow, socket.create_connection(address) as waiting:
         waiting.sendall(request(b"GET", b"/api/v1/pop/queue/steady?wait=true&timeout=60000"))
         slow.sendall(head)
         for at in range(0, len(body), 20_000):
@@ -171,7 +171,7 @@ def test_clients_cannot_take_the_last_open_file(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("holtmq.node.affordable_sockets", lambda: 8)
     with TestBroker() as broker:
         address = ("127.0.0.1", broker.http_port)
-        peers = [socket.create_connection(address, timeout=30) for _ in range(3)]
+        peers = [socket.create_connection(address, timeout=120) for _ in range(3)]
         refused = peers[2].recv(65536)
         for peer in peers:
             peer.close()
@@ -372,7 +372,7 @@ def test_a_known_head_with_another_body_than_announced_is_parsed_as_usual(
     two = request(b"POST", b"/api/v1/push", PUSH % b"b")
     three = request(b"POST", b"/api/v1/push", PUSH % b"c")
     with socket.create_connection(("127.0.0.1", broker.http_port)) as sock:
-        sock.settimeout(20)
+        sock.settimeout(120)
         for part, answers in ((one, 1), (one, 1), (two[:-4], 0), (two[-4:] + three, 2)):
             sock.sendall(part)
             answer = b""
@@ -431,7 +431,7 @@ def _one_after_the_other(port: int, requests: list[bytes]) -> bytes:
     """The answers on one connection, each awaited before the next request."""
     answer = b""
     with socket.create_connection(("127.0.0.1", port)) as sock:
-        sock.settimeout(20)
+        sock.settimeout(120)
         for number, one in enumerate(requests, 1):
             sock.sendall(one)
             while len(statuses(answer)) < number or not answer.endswith((b"]", b"}")):

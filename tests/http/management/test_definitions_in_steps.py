@@ -119,6 +119,33 @@ def test_memory_and_journal_agree(
         assert broker.call(bindings) == here
 
 
+def test_bindings_between_exchanges_go_with_their_vhost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No queue's deletion completes this import: the vhost's own must."""
+    monkeypatch.setattr(pending_bindings, "STEP", 7)
+    ends = {"source": "amq.topic", "vhost": "/", "destination": "amq.fanout", "destination_type": "exchange"}
+    document = {"bindings": [{**ends, "routing_key": key} for key in KEYS]}
+    with TestBroker(tmp_path) as broker:
+        really_sleep = asyncio.sleep
+        changed: list[int] = []
+
+        async def meanwhile(seconds: float) -> None:
+            if broker.node.broker.exchanges.pending_bindings and not changed:
+                changed.append(len(bindings(broker.node)))
+                delete_the_vhost(broker.node.broker)
+            await really_sleep(seconds)
+
+        monkeypatch.setattr(definitions_import, "sleep", meanwhile)
+        answer = post(broker, document)
+
+        assert answer.status_code == 204, answer.text
+        assert changed == [7]
+        assert broker.call(bindings) == set()
+        broker.crash_and_restart()
+        assert broker.call(bindings) == set()
+
+
 def test_other_work_during_the_rehearsal_does_not_repeat_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from http_support import Api
 from holtmq.cli import main
 from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
+from holtmq.testing.views import work_queue
 
 Raw = tuple[bytes, bytes]  # content header and body
 
@@ -53,7 +54,7 @@ def contents(broker: TestBroker, queue: str) -> list[Raw]:
     def look(node: FaultyNode) -> list[Raw]:
         flow = node.broker.flow
         flow.turn()
-        found = node.broker.vhosts["/"].queues[queue].store
+        found = work_queue(node.broker, queue).store
         fifos = [f for _, f in found.by_level(True)] if hasattr(found, "by_level") else [found]
         return [(one.header, one.body) for fifo in fifos for one in fifo.browse(flow.pager)]
 

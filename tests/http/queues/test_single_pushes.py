@@ -29,7 +29,7 @@ def answer_of(sock: socket.socket) -> tuple[int, object]:
 def push_at_once(broker: TestBroker, requests: list[bytes]) -> list[tuple[int, object]]:
     """All of them lie in their sockets before the broker looks at any; the answers, in order."""
     where = urlsplit(broker.http_url)
-    sockets = [socket.create_connection((where.hostname, where.port), timeout=30) for _ in requests]
+    sockets = [socket.create_connection((where.hostname, where.port), timeout=120) for _ in requests]
 
     def send_all(_: Node) -> None:
         for sock, data in zip(sockets, requests, strict=True):

@@ -201,7 +201,7 @@ def test_an_answer_waits_for_a_journal_that_has_what_was_settled(monkeypatch: py
         waited_for.append(journal.end)
         on_durable(journal, callback)
 
-    with TestBroker(durable=True) as broker, httpx.Client(base_url=broker.http_url, timeout=20) as client:
+    with TestBroker(durable=True) as broker, httpx.Client(base_url=broker.http_url, timeout=120) as client:
         connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
         connection.channel().queue_declare("jobs", durable=True)
         connection.close()
@@ -299,7 +299,7 @@ def test_a_refused_part_of_either_kind_refuses_the_transaction(both_doors: Any) 
 
 
 def test_a_transaction_s_answer_waits_until_both_kinds_are_durable() -> None:
-    with TestBroker(durable=True) as broker, httpx.Client(base_url=broker.http_url, timeout=20) as client:
+    with TestBroker(durable=True) as broker, httpx.Client(base_url=broker.http_url, timeout=120) as client:
         connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
         connection.channel().queue_declare("jobs", durable=True)
         connection.close()
@@ -309,7 +309,7 @@ def test_a_transaction_s_answer_waits_until_both_kinds_are_durable() -> None:
         assert transact(client, acked(first), pushed("log", "c"), pushed("jobs", "d"))["success"] is True
         broker.crash_and_restart()
 
-        with httpx.Client(base_url=broker.http_url, timeout=20) as again:
+        with httpx.Client(base_url=broker.http_url, timeout=120) as again:
             assert [m["data"] for m in pop(again)] == ["b", "d"]
             assert [m["data"] for m in pop_from(again, "log")] == ["c"]
 

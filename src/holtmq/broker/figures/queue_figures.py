@@ -40,6 +40,7 @@ class QueueFigures:
         "delivered_no_ack",
         "depth",
         "dropped",
+        "ended",
         "got",
         "got_no_ack",
         "kinds",
@@ -67,6 +68,7 @@ class QueueFigures:
         self.kinds: Ring | None = None  # of ``Kinds``; set once one of them is not 0
         self.depth: LevelRing | None = None  # ready messages over time
         self.unacked: LevelRing | None = None  # unacknowledged messages over time
+        self.ended = False  # the queue was deleted and sampled after that: nothing more can happen to it
 
     def dead_lettered(self, now_ms: int) -> None:
         """Note that a message went to the dead-letter exchange."""

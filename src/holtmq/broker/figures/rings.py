@@ -44,13 +44,15 @@ class Ring:
 
     def rates(self, second: int) -> list[float]:
         """Rates per second, over the last complete seconds before ``second``."""
+        return [self.rate(second, series) for series in range(self._series)]
+
+    def rate(self, second: int, series: int) -> float:
+        """The rate of one series."""
+        if second - self.counted_at > RATE_SECONDS:  # most queues of a large broker
+            return 0.0
         self._advance(second)
-        sums = [0] * self._series
-        for back in range(1, RATE_SECONDS + 1):
-            at = (self._second - back) % SECONDS * self._series
-            for series in range(self._series):
-                sums[series] += self._seconds[at + series]
-        return [total / RATE_SECONDS for total in sums]
+        width, places = self._series, range(self._second - RATE_SECONDS, self._second)
+        return sum([self._seconds[at % SECONDS * width + series] for at in places]) / RATE_SECONDS
 
     def by_second(self, second: int) -> list[list[int]]:
         """Counts per series for the last minute, oldest first, without the current second."""
@@ -105,10 +107,16 @@ class Ring:
             self._minute = minute
 
     def _clear(self, slots: "array[int]", size: int, last: int, now: int) -> None:
-        zeros = array("I", bytes(4 * self._series))
-        for step in range(last + 1, now + 1) if now - last < size else range(size):
-            at = step % size * self._series
-            slots[at : at + self._series] = zeros
+        width = self._series
+        if now - last >= size:
+            slots[:] = array("I", bytes(4 * width * size))
+            return
+        first, end = (last + 1) % size * width, (now % size + 1) * width
+        if first < end:
+            slots[first:end] = array("I", bytes(4 * (end - first)))
+        else:  # around the end of the ring
+            slots[first:] = array("I", bytes(4 * (width * size - first)))
+            slots[:end] = array("I", bytes(4 * end))
 
 
 class LevelRing:

@@ -286,7 +286,8 @@ class JobBoard:
             name = stored_name(source.vhost, source.queue)
             return None if self.partitioned is None else self.partitioned.store.queues.get(name)
         vhost = self._flow.vhosts.get(source.vhost)
-        return None if vhost is None else vhost.queues.get(source.queue)
+        found = None if vhost is None else vhost.queues.get(source.queue)
+        return found if isinstance(found, WorkQueue) else None
 
     def _size(self, source: Source) -> int:
         found = self._look_up(source)

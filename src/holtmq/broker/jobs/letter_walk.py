@@ -13,6 +13,7 @@ from holtmq.broker.jobs.job import Chosen, Source
 from holtmq.broker.jobs.letters import Letter, dead_letter_queues, partitioned_letter, work_letter
 from holtmq.broker.jobs.subjects import letter_subject, levels, work_subject
 from holtmq.broker.streams.stream_queue import stored_name
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.work_queue import WorkQueue
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ def sources(
     return found
 
 
-def _named(queue: WorkQueue | None) -> list[WorkQueue]:
-    return [] if queue is None or queue.is_stream else [queue]
+def _named(queue: Queue | None) -> list[WorkQueue]:
+    return [queue] if isinstance(queue, WorkQueue) else []
 
 
 def walk(broker: "Broker", source: Source, chosen: Chosen, matches: Filter) -> Iterator[Found | None]:
@@ -69,7 +70,7 @@ def walk(broker: "Broker", source: Source, chosen: Chosen, matches: Filter) -> I
         return
     vhost = broker.vhosts.get(source.vhost)
     queue = vhost.queues.get(source.queue) if vhost is not None else None
-    if queue is not None:
+    if isinstance(queue, WorkQueue):
         yield from _work(broker, queue, chosen, matches)
 
 

@@ -15,8 +15,9 @@ from holtmq.broker.message import Message
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.log.identifiers import dead_letter_id
 from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.exchanges import Exchange
-from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.broker.work.dead_letter import last_death
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.wire.primitives import CodecError
@@ -133,25 +134,24 @@ def dead_letter_queues(vhost: VHost) -> Iterator[WorkQueue]:
         if exchange is None or exchange not in vhost.exchanges:
             continue
         if not exchange:
-            found: Iterable[WorkQueue] = filter(
-                None, (vhost.queues.get(queue.options.dead_letter_routing_key or ""),)
-            )
+            direct = vhost.queues.get(queue.options.dead_letter_routing_key or "")
+            found: Iterable[Queue] = () if direct is None else (direct,)
         elif exchange in begun:
             continue
         else:
             begun.add(exchange)
             found = _reached(vhost.exchanges[exchange], set())
         for reached in found:
-            if reached.name not in seen and not reached.is_stream:
+            if isinstance(reached, WorkQueue) and reached.name not in seen:
                 seen.add(reached.name)
                 yield reached
 
 
-def _reached(exchange: Exchange[WorkQueue], passed: set[str]) -> Iterator[WorkQueue]:
+def _reached(exchange: QueueExchange, passed: set[str]) -> Iterator[Queue]:
     passed.add(exchange.name)
     for binding in list(exchange.bindings()):
         where = binding.destination
-        if isinstance(where, WorkQueue):
+        if not isinstance(where, Exchange):
             yield where
         elif where.name not in passed:
             yield from _reached(where, passed)

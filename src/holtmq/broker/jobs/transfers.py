@@ -17,6 +17,7 @@ from holtmq.broker.message import Message, make_address
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import encode_settled
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.dead_letter import last_death
 from holtmq.broker.work.priority_levels import Levels
@@ -34,7 +35,7 @@ class Destination:
     """Where one message goes, and under which address."""
 
     vhost: str
-    queues: Sequence[WorkQueue]
+    queues: Sequence[Queue]
     delays: Sequence[tuple[str, int]]  # delaying exchange, milliseconds
     address: bytes
 
@@ -56,7 +57,7 @@ def to_target(
         [message.routing_key, *properties.extra_keys] if target.routing_key is None else [target.routing_key]
     )
     hashed = properties.hash_properties() if exchange.needs_properties else None
-    queues: dict[str, WorkQueue] = {}
+    queues: dict[str, Queue] = {}
     delays: dict[str, int] = {}
     for key in keys:
         result = vhost.route(exchange, key, properties.headers, hashed)

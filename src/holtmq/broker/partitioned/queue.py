@@ -7,6 +7,7 @@ queue. Must not touch: bodies, clocks, files, wire names.
 Over 400 lines: ``apply`` has a case for every event, over one state.
 """
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -35,7 +36,13 @@ from holtmq.broker.partitioned.log.dedup import MAX_ENTRIES, DedupIndex, Fingerp
 from holtmq.broker.partitioned.log.delivery_log import DeliveryLog
 from holtmq.broker.partitioned.log.identifiers import message_id
 from holtmq.broker.partitioned.log.leaving import GivenIds, forget_partitions, let_go_under_lease, trim
-from holtmq.broker.partitioned.log.message_log import GONE, NO_PARTITION, MessageLog, Partition
+from holtmq.broker.partitioned.log.message_log import (
+    GONE,
+    NO_FINGERPRINT,
+    NO_PARTITION,
+    MessageLog,
+    Partition,
+)
 from holtmq.broker.pausing import Pause
 
 # (offset, journal position) -> the message's transaction id; None when it cannot be read.
@@ -252,6 +259,22 @@ class PartitionedQueue:
         else:
             for offset, index in enumerate(indexes, first):
                 partitions[index].offsets.append(offset)
+
+    def bridge(self, gap: int, created_us: int) -> None:
+        """Add rows of deleted messages before a push at this time: a repair has dropped their records."""
+        log, first = self.log, self.log.next_offset
+        offsets = range(first, first + gap)
+        prints = array("Q", [NO_FINGERPRINT | offset for offset in offsets])
+        log.append([0] * gap, created_us - gap, array("I", bytes(4 * gap)), prints)
+        if len(self.partitions) != 1:  # of unknown partitions
+            log.forget(offsets)
+            return
+        where = self.partitions[0]
+        for position, offset in enumerate(offsets, where.end):
+            where.offsets.append(offset)
+            log.punch(offset)
+            where.punch(position)
+        self._trim(where, where.first)
 
     def show(self, event: Pushed) -> None:
         """Make pushed messages visible: their record is durable."""

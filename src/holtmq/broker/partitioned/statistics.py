@@ -196,6 +196,22 @@ def count_group(queue: PartitionedQueue, group: Group, now: float) -> Steps[Grou
     return GroupCounts(group.members(), lag, processing, ready, lagging, claimable, oldest_us, consumed)
 
 
+def count_lag(queue: PartitionedQueue, group: Group) -> Steps[tuple[int, int | None]]:
+    """The group's unsettled messages, and when the oldest was created; in steps of a partition."""
+    lag, oldest_us = 0, None
+    for index in range(len(queue.partitions)):
+        cursor = group.cursor(index)
+        where = queue.partitions[index]
+        behind = 0 if cursor is None else where.count(cursor)
+        if behind:
+            lag += behind
+            head = where.live_from(cursor or 0)
+            head_us = queue.log.created_us(where.offsets[head - where.first])
+            oldest_us = head_us if oldest_us is None else min(oldest_us, head_us)
+        yield
+    return lag, oldest_us
+
+
 def _finished(steps: Steps[T]) -> T:
     """Run all steps; return the result."""
     while True:

@@ -30,6 +30,7 @@ from holtmq.broker.partitioned.events import (
 from holtmq.broker.partitioned.extras.traces import Traced, TraceStore
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.groups.subscriptions import Subscriptions
+from holtmq.broker.partitioned.log.after_repair import AfterRepair
 from holtmq.broker.partitioned.log.bodies import (
     Body,
     BodyCache,
@@ -104,6 +105,7 @@ class PartitionedStore:
         self.check_new: Callable[[str, int], None] = _unlimited
         self._pending_visibility = PendingVisibility(journal, self._show)
         self._state_parts: dict[int, StatePart] = {}
+        self._after_repair: AfterRepair | None = None  # while folding, once a repair was met
         self._lost: list[int] = []  # while folding: indexes in ``_loose`` of records that are lost
         self._loose: list[int] = []  # while folding: positions of bodies whose event has not been read yet
 
@@ -157,7 +159,21 @@ class PartitionedStore:
 
     def apply_stored(self, changes: Iterable[Change], positions: Sequence[int]) -> None:
         """Apply events that a state part's record contains; the message bodies are at ``positions``."""
-        self._apply(changes, positions)
+        (self._apply if self._after_repair is None else self._apply_fitting)(changes, positions)
+
+    def _apply_fitting(self, changes: Iterable[Change], positions: Sequence[int]) -> None:
+        """Apply events after a dropped stretch, each by itself: some may refer to what was there."""
+        assert self._after_repair is not None
+        at = 0
+        for number, event in changes:
+            start, queue = at, self.by_number.get(number)
+            at += len(event.partitions) if isinstance(event, Pushed) else 0
+            try:
+                fitted = event if queue is None else self._after_repair.fitted(queue, event)  # type: ignore[arg-type]
+                if fitted is not None:
+                    self._apply([(number, fitted)], positions[start:at])
+            except (LookupError, AssertionError):
+                self.damage.dropped += 1
 
     def _apply(self, changes: Iterable[Change], positions: Sequence[int]) -> None:
         at = 0
@@ -339,7 +355,7 @@ class PartitionedStore:
         elif kind == _EVENTS:
             changes = decode_all(payload)
             wanted = sum([len(event.partitions) for _, event in changes if isinstance(event, Pushed)])
-            self._apply(changes, self.loose_bodies(wanted))
+            self.apply_stored(changes, self.loose_bodies(wanted))
         elif kind == Kind.PARTITIONED_QUEUE:
             queue = restore(payload, self.read_transaction_id)
             self.queues[queue.name] = self.by_number[queue.number] = queue
@@ -369,6 +385,13 @@ class PartitionedStore:
     def mended(self) -> None:
         """A repair dropped part of the journal here: earlier bodies belong to no later record."""
         self._loose, self._lost = [], []
+        if self._after_repair is None:
+            self._after_repair = AfterRepair()
+        self._after_repair.begin(self.by_number.values())
+
+    def recovered(self) -> None:
+        """The journal is folded. From now on events are decided on this state."""
+        self._after_repair = None
 
     def fold_lost(self, position: int) -> None:
         """Note that records of the current batch are lost, starting at this position."""

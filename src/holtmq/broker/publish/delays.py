@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from holtmq.broker.message import Message, unplaced
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import decode_delayed, encode_delayed
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.queue_options import Overflow
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import RecordUnreadable
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
     from holtmq.broker.flow import Flow
     from holtmq.broker.publish.publish_properties import PublishProperties
     from holtmq.broker.timer_wheel import Timer
-    from holtmq.broker.topology.exchanges import Exchange
     from holtmq.broker.topology.recent_history import RecentHistory
-    from holtmq.broker.topology.vhost import VHost
+    from holtmq.broker.topology.vhost import QueueExchange, VHost
 
 _TRY_AGAIN_MS: Final = 1_000
 _AT_ONCE: Final = 250  # messages tried for one queue before other work has its turn
@@ -79,7 +79,7 @@ class Delays:
         due_ms, vhost_name, exchange_name, message, only = decode_delayed(record)
         vhost = flow.vhosts.get(vhost_name)
         exchange = vhost.exchanges.get(exchange_name) if vhost is not None else None
-        queues: dict[str, WorkQueue] = {}
+        queues: dict[str, Queue] = {}
         if vhost is not None and exchange is not None:
             properties = flow.publish_properties.of(message.header)
             queues, _ = self._queues(vhost, exchange, message, properties, only)
@@ -163,15 +163,15 @@ class Delays:
     def _queues(
         self,
         vhost: VHost,
-        exchange: Exchange[WorkQueue],
+        exchange: QueueExchange,
         message: Message,
         properties: PublishProperties,
         only: Collection[int],
-    ) -> tuple[dict[str, WorkQueue], dict[RecentHistory, None]]:
+    ) -> tuple[dict[str, Queue], dict[RecentHistory, None]]:
         """Where a message goes when its delay ends, and which exchanges keep a copy."""
         if only:  # its other queues have it already
             return {queue.name: queue for queue in vhost.queues.values() if queue.id in only}, {}
-        queues: dict[str, WorkQueue] = {}
+        queues: dict[str, Queue] = {}
         histories: dict[RecentHistory, None] = {}
         for key in (message.routing_key, *properties.extra_keys):
             result = vhost.route(
@@ -191,26 +191,26 @@ class Delays:
         if properties.delay_ms:
             message.header = _delay_served(message.header, properties)
 
-    def _must_wait(self, queue: WorkQueue, message: Message) -> bool:
+    def _must_wait(self, queue: Queue, message: Message) -> bool:
         if not queue.refuses_when_full:
             return False
-        letters_to = queue.options.dead_letter_exchange
-        exchanges = self._flow.vhosts[queue.vhost].exchanges
-        if queue.options.overflow is Overflow.REJECT_PUBLISH_DLX and letters_to in exchanges:
-            return False  # it becomes a dead letter
+        if isinstance(queue, WorkQueue) and queue.options.overflow is Overflow.REJECT_PUBLISH_DLX:
+            letters_to = queue.options.dead_letter_exchange
+            if letters_to in self._flow.vhosts[queue.vhost].exchanges:
+                return False  # it becomes a dead letter
         return self._flow.publishing.is_full(queue, message)
 
-    def _line_up(self, position: int, queue: WorkQueue) -> None:
+    def _line_up(self, position: int, queue: Queue) -> None:
         line = self._lines.get(queue.id)
         if line is None:
             line = self._lines[queue.id] = deque()
             self._plan(queue, _TRY_AGAIN_MS)
         line.append(position)
 
-    def _plan(self, queue: WorkQueue, wait_ms: int) -> None:
+    def _plan(self, queue: Queue, wait_ms: int) -> None:
         self._flow.at(self._flow.now_ms + wait_ms, lambda: self._try_again(queue))
 
-    def _try_again(self, queue: WorkQueue) -> None:
+    def _try_again(self, queue: Queue) -> None:
         """Place what has room now, the oldest first."""
         line = self._lines[queue.id]
         wait_ms = 0

@@ -15,7 +15,6 @@ from holtmq.broker.message import Message, encode_message
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.records.changes import Kind
-from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.encoded_batch import EncodedBatch
 from holtmq.journal.records import FRAME_SIZE
 
@@ -118,10 +117,10 @@ class PreparedPublishes:
 
 
 def _enqueue(flow: Flow, route: Route, messages: list[Message]) -> None:
-    queue: WorkQueue | None = route.only_queue
+    queue = route.only_queue
     if queue is None or queue.fifo is None or queue.limited:
         for message in messages:
-            flow.place(message, route.queues)
+            flow.place(message, route.work_queues)
         return
     queue.fifo.inbox += messages
     queue.bytes += sum([len(message.body) for message in messages])

@@ -14,6 +14,8 @@ from holtmq.broker.message import Message, encode_message, unplaced
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.records.changes import Kind
+from holtmq.broker.streams.stream_queue import StreamQueue
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.queue_options import Overflow
 from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.targets import durable_ids
@@ -84,7 +86,7 @@ class Publishing:
                 return _UNROUTED
             ids = route.durable_ids if persistent else b""
             index = batch.add(_MESSAGE, encode_message(message, ids)) if ids else -1
-            batch.placements.append((message, route.queues, index))
+            batch.placements.append((message, route.work_queues, index))
             return _JOURNALLED if ids else _PLACED
         outcome = _PLACED
         if persistent and route.durable_ids:
@@ -107,7 +109,7 @@ class Publishing:
         exchange.more_copies += len(route.queues) - 1
         if not route.queues:
             return _UNROUTED
-        flow.place(message, route.queues)
+        flow.place(message, route.work_queues)
         return outcome
 
     def publish_in_read(
@@ -132,7 +134,7 @@ class Publishing:
         flow = self._flow
         if flow.gathered:
             flow.write_gathered()  # they were published first
-        queues: dict[str, WorkQueue] = {}
+        queues: dict[str, Queue] = {}
         delays: dict[str, int] = {}
         histories: dict[RecentHistory, None] = {}
         # A transaction's routes may be older than the topology at its commit.
@@ -156,11 +158,11 @@ class Publishing:
             message.header = message.header[:PROPERTIES_AT] + properties.visible_bytes
         for history in histories:
             history.keep(unplaced(message), properties.headers)
-        accepted: list[WorkQueue] = []
+        accepted: list[Queue] = []
         for queue in queues.values():
             if not self._refuses(queue, message):
                 accepted.append(queue)
-            elif queue.options.overflow is Overflow.REJECT_PUBLISH_DLX:
+            elif isinstance(queue, WorkQueue) and queue.options.overflow is Overflow.REJECT_PUBLISH_DLX:
                 queue.outcasts.append((Reason.MAXLEN, unplaced(message)))
                 flow.touch(queue)
         route.exchange.more_copies += len(accepted) - 1
@@ -175,7 +177,7 @@ class Publishing:
             else PublishOutcome.PLACED
         )
 
-    def _refuses(self, queue: WorkQueue, message: Message) -> bool:
+    def _refuses(self, queue: Queue, message: Message) -> bool:
         flow = self._flow
         if not queue.refuses_when_full:
             return False
@@ -185,7 +187,7 @@ class Publishing:
             flow.batch.send(queue, len(message.body))
         return False
 
-    def is_full(self, queue: WorkQueue, message: Message) -> bool:
+    def is_full(self, queue: Queue, message: Message) -> bool:
         """Whether a queue has no room for a message, behind those of the open batch."""
         flow = self._flow
         size, batch = len(message.body), flow.batch
@@ -196,7 +198,7 @@ class Publishing:
         flow.touch(queue)
         return queue.is_full(size, *ahead)
 
-    def _record_and_place(self, message: Message, queues: Sequence[WorkQueue]) -> bool:
+    def _record_and_place(self, message: Message, queues: Sequence[Queue]) -> bool:
         flow = self._flow
         if not message.persistent and any(queue.always_persists for queue in queues):
             losing = [queue for queue in queues if queue.forgets_transient]
@@ -205,33 +207,34 @@ class Publishing:
                 queues = [queue for queue in queues if not queue.forgets_transient]
             message.persistent = True
         ids = durable_ids(list(queues)) if message.persistent else b""
+        work_queues = [queue for queue in queues if isinstance(queue, WorkQueue)]
+        streams = [(queue, message) for queue in queues if isinstance(queue, StreamQueue)]
         batch = flow.batch
         if batch is not None:
             index = batch.add(Kind.MESSAGE, encode_message(message, ids)) if ids else -1
-            batch.placements.append((message, queues, index))
-            return bool(ids) or any(queue.is_stream for queue in queues)
-        streams = [(queue, message) for queue in queues if queue.is_stream]
+            batch.placements.append((message, work_queues, index))
+            batch.for_streams += streams
+            return bool(ids) or bool(streams)
         if streams:
             # A partitioned queue journals transient messages too; here in one record with the work queues.
             assert flow.cross_kind is not None
             records = [(int(Kind.MESSAGE), encode_message(message, ids))] if ids else []
             positions = flow.cross_kind.write(records, streams)
-            queues = [queue for queue in queues if not queue.is_stream]
             if ids:
                 message.position = positions[0]
         elif ids:
             message.position = flow.journal.append(Kind.MESSAGE, encode_message(message, ids))
-        flow.place(message, queues)
+        flow.place(message, work_queues)
         return bool(ids) or bool(streams)
 
     def place_unconfirmed(
-        self, vhost: VHost, queues: Collection[WorkQueue], message: Message, origin: WorkQueue | None = None
+        self, vhost: VHost, queues: Collection[Queue], message: Message, origin: Queue | None = None
     ) -> bool:
         """Enqueue a message that has no publisher to refuse to; a full queue may dead-letter it instead."""
         flow = self._flow
         assert flow.batch is not None
-        full: list[WorkQueue] = []
-        accepted: list[WorkQueue] = []
+        full: list[Queue] = []
+        accepted: list[Queue] = []
         for queue in queues:
             refused = queue is not origin and self._refuses(queue, message)
             (full if refused else accepted).append(queue)
@@ -239,11 +242,16 @@ class Publishing:
             self._record_and_place(message, accepted)
         for queue in full:
             exchange = queue.options.dead_letter_exchange
-            if queue.options.overflow is Overflow.REJECT_PUBLISH_DLX and exchange is not None:
+            overflow = queue.options.overflow
+            if (
+                isinstance(queue, WorkQueue)
+                and overflow is Overflow.REJECT_PUBLISH_DLX
+                and exchange is not None
+            ):
                 flow.batch.passed_on.append((vhost, queue, exchange, Reason.MAXLEN, message))
         return bool(accepted)
 
-    def forward(self, message: Message, queues: Sequence[WorkQueue]) -> bool:
+    def forward(self, message: Message, queues: Sequence[Queue]) -> bool:
         """In a batch, place a message that an operator moves; False: one of the queues is full."""
         flow = self._flow
         batch, size = flow.batch, len(message.body)
@@ -264,7 +272,7 @@ class Publishing:
         message = Message(flow.seq, route.address, header, body, flow.now_ms, 0, 0, True)
         flow.delays.add(message, route.vhost.name, route.exchange.name, flow.now_ms + delay_ms)
 
-    def recall(self, vhost: VHost, history: RecentHistory, queues: Collection[WorkQueue]) -> None:
+    def recall(self, vhost: VHost, history: RecentHistory, queues: Collection[Queue]) -> None:
         """Put the recent messages of an exchange into queues that were just bound to it."""
         flow = self._flow
         inside = flow.batch is not None

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from holtmq.broker.message import Message
+from holtmq.broker.streams.stream_queue import StreamQueue
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.work_queue import Reason, WorkQueue
 
@@ -22,12 +24,23 @@ DeadLetterOn = tuple[VHost, WorkQueue, str, Reason, Message]
 class Batch:
     """The changes between ``begin`` and ``commit``."""
 
-    __slots__ = ("_bytes", "_on_the_way", "delays", "passed_on", "placements", "prepared", "records")
+    __slots__ = (
+        "_bytes",
+        "_on_the_way",
+        "delays",
+        "for_streams",
+        "passed_on",
+        "placements",
+        "prepared",
+        "records",
+    )
 
     def __init__(self) -> None:
         self.records: list[tuple[int, bytes]] = []
-        # A message, its queues, and the index of its record (-1: none).
+        # A message, its work queues, and the index of its record (-1: none).
         self.placements: list[tuple[Message, Sequence[WorkQueue], int]] = []
+        # Messages that partitioned queues write themselves, together with the records.
+        self.for_streams: list[tuple[StreamQueue, Message]] = []
         self.delays: list[tuple[int, bool, int]] = []  # index of the record, persistent, due time
         self.passed_on: list[DeadLetterOn] = []  # refused by a full queue, to be dead-lettered from there
         self.prepared: PreparedPublishes | None = None  # messages that are written with the records
@@ -41,21 +54,14 @@ class Batch:
         self._bytes += len(payload)
         return len(records) - 1
 
-    def on_the_way(self, queue: WorkQueue) -> tuple[int, int]:
+    def on_the_way(self, queue: Queue) -> tuple[int, int]:
         """Messages and bytes in this batch for a queue that refuses publishers when full."""
         return self._on_the_way.get(queue.id, (0, 0))
 
-    def send(self, queue: WorkQueue, size: int) -> None:
+    def send(self, queue: Queue, size: int) -> None:
         """Count one more message for a queue."""
         count, total = self.on_the_way(queue)
         self._on_the_way[queue.id] = count + 1, total + size
-
-    @property
-    def for_streams(self) -> list[tuple[WorkQueue, Message]]:
-        """Messages that partitioned queues write themselves, together with the records."""
-        return [
-            (queue, message) for message, queues, _ in self.placements for queue in queues if queue.is_stream
-        ]
 
     @property
     def size(self) -> int:
@@ -73,7 +79,7 @@ class CrossKindJournal(Protocol):
         ...
 
     def write(
-        self, batch: Sequence[tuple[int, bytes]], placed: Sequence[tuple[WorkQueue, Message]]
+        self, batch: Sequence[tuple[int, bytes]], placed: Sequence[tuple[StreamQueue, Message]]
     ) -> list[int]:
         """Write these records and put these messages on streams; return the records' positions."""
         ...

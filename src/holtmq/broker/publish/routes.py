@@ -7,9 +7,8 @@ messages in queues.
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.streams.envelopes import Envelope
 from holtmq.broker.streams.stream_queue import StreamQueue
-from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.targets import durable_ids, splits_transient
-from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.broker.work.work_queue import WorkQueue
 
 
@@ -29,9 +28,10 @@ class Route:
         "streams",
         "version",
         "vhost",
+        "work_queues",
     )
 
-    def __init__(self, vhost: VHost, exchange: Exchange[WorkQueue], routing_key: str, address: bytes) -> None:
+    def __init__(self, vhost: VHost, exchange: QueueExchange, routing_key: str, address: bytes) -> None:
         self.vhost = vhost
         self.version = vhost.version  # if it has changed, a transaction that kept the route resolves it again
         self.exchange = exchange
@@ -39,18 +39,22 @@ class Route:
         self.address = address
         result = vhost.route(exchange, routing_key)
         self.queues = result.queues
+        self.work_queues = tuple(queue for queue in result.queues if isinstance(queue, WorkQueue))
         self.durable_ids = durable_ids(result.queues)
         split = splits_transient(result.queues)
         self.persists = not split and any(queue.always_persists for queue in result.queues)
         # One queue without limits: the common case, enqueued without a loop.
         self.only_queue = (
-            result.queues[0] if len(result.queues) == 1 and not result.queues[0].limited else None
+            self.work_queues[0]
+            if len(result.queues) == len(self.work_queues) == 1 and not self.work_queues[0].limited
+            else None
         )
         # Otherwise the route depends on the message: headers, a delay, or a queue that may refuse it.
         self.simple = (
             not result.depends_on_message
             and not split
-            and not any(q.refuses_when_full or q.is_stream for q in result.queues)
+            and len(self.work_queues) == len(result.queues)
+            and not any(queue.refuses_when_full for queue in result.queues)
         )
         # If every message goes only to partitioned queues, the messages of one read are gathered.
         streams = tuple(queue for queue in result.queues if isinstance(queue, StreamQueue))

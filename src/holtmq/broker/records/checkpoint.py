@@ -38,6 +38,7 @@ from holtmq.broker.records.changes import (
     encode_change,
     pack_table,
 )
+from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.policies import Policy
 from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.spilling_fifo import SpillingFifo
@@ -82,7 +83,7 @@ def snapshot(
     records += [(Kind.CHANGE, encode_change(change)) for change in _topology(broker)]
     live: list[array[int]] = []
     outstanding = _outstanding(broker)
-    for queue in broker.queues_by_id.values():
+    for queue in broker.work_queues():
         state = _queue_state(queue, outstanding.get(queue.id, []), live)
         if queue.persisted:
             records.append((Kind.QUEUE_STATE, _encode(state)))
@@ -106,7 +107,7 @@ def _outstanding(broker: Broker) -> dict[int, list[Message]]:
     for session in broker.sessions:
         for lease in session.outstanding():
             found.setdefault(lease.queue.id, []).append(lease.message)
-    for queue in broker.queues_by_id.values():
+    for queue in broker.work_queues():
         for batch in queue.held_back.values():
             found.setdefault(queue.id, []).extend(batch)
         if queue.outcasts:  # not written yet; some (``reject-publish-dlx``) were never in the queue
@@ -190,7 +191,7 @@ def _topology(broker: Broker) -> Iterable[AnyChange]:
         for exchange in vhost.exchanges.values():
             for binding in exchange.bindings():
                 where = binding.destination
-                lasting = where.persisted if isinstance(where, WorkQueue) else where.durable
+                lasting = where.durable if isinstance(where, Exchange) else where.persisted
                 if exchange.durable and lasting:
                     yield BindingPut(
                         vhost.name,

@@ -58,6 +58,7 @@ from holtmq.broker.records.changes import (
 from holtmq.broker.records.checkpoint import Counters, DelayState, QueueState
 from holtmq.broker.records.message_records import decode_delayed, decode_mark, decode_returned, decode_settled
 from holtmq.broker.records.recovered_queue import RecoveredQueue
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.parameters import Parameter
 from holtmq.broker.topology.policies import make_policy
 from holtmq.broker.topology.queue_arguments import parse_queue_arguments
@@ -232,6 +233,8 @@ class Fold:
         """Fill the queues and schedule delayed messages; return the number of records."""
         broker = self._broker
         broker.flow.seq = self._seq
+        if self._partitioned is not None:
+            self._partitioned.recovered()
         for holding in self._holdings.values():
             holding.finish()
             broker.flow.touch(holding.queue)
@@ -273,15 +276,17 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, RecoveredQueue
         case ExchangeDeleted(vhost_name, name):
             broker.long_changes.add(broker.vhosts[vhost_name].delete_exchange(name).steps)
         case QueuePut():
-            holdings[change.id] = RecoveredQueue(_restore_queue(broker, change))
+            restored = _restore_queue(broker, change)
+            if isinstance(restored, WorkQueue):
+                holdings[change.id] = RecoveredQueue(restored)
         case QueueDeleted(queue_id):
             queue = broker.queues_by_id.pop(queue_id)
             broker.long_changes.add(broker.vhosts[queue.vhost].remove_queue(queue).steps)
             holdings.pop(queue_id, None)
         case QueuePaused(queue_id, since_ms, by, reason):
-            broker.queues_by_id[queue_id].pause(Pause(since_ms, by, reason))
+            holdings[queue_id].queue.pause(Pause(since_ms, by, reason))
         case QueueResumed(queue_id):
-            broker.queues_by_id[queue_id].pause(None)
+            holdings[queue_id].queue.pause(None)
         case BindingPut(vhost_name, source, destination, to_exchange, key, arguments):
             vhost = broker.vhosts[vhost_name]
             where = vhost.destination(destination, to_exchange)
@@ -345,12 +350,12 @@ def _complete(steps: Iterator[object]) -> None:
         pass
 
 
-def _restore_queue(broker: Broker, change: QueuePut) -> WorkQueue:
+def _restore_queue(broker: Broker, change: QueuePut) -> Queue:
     arguments = unpack_table(change.arguments)
     options = parse_queue_arguments(
         change.name, change.vhost, arguments, auto_delete=change.auto_delete, dialect=None
     )
-    queue: WorkQueue
+    queue: Queue
     if options.queue_type is QueueType.STREAM and broker.streams is not None:
         queue = broker.streams.make(change.name, change.vhost, change.id, options, dict(arguments))
     else:

@@ -1,7 +1,7 @@
 """A partitioned queue as AMQP sees it: exchanges route into it, consumers read it or join a group.
 
 Owns: what each AMQP consumer has read and holds of a partitioned queue. Must not touch: the journal;
-``PartitionedService`` writes. It is a subclass of the work queue, so that topology needs only one kind.
+``PartitionedService`` writes. It is a ``Queue`` of ``topology/destinations.py``, as a work queue is.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -9,6 +9,7 @@ from datetime import datetime
 
 from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.errors import Conflict
+from holtmq.broker.figures.queue_figures import QueueFigures
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.commands.pushing import has_room
 from holtmq.broker.partitioned.commands.stream_limits import Limits
@@ -22,53 +23,59 @@ from holtmq.broker.streams.stream_filter import make_filter
 from holtmq.broker.streams.stream_readers import (
     READ_AT_ONCE,
     GroupMember,
-    StreamConsumer,
     StreamReader,
     bad_offset,
     group_start,
     interval_seconds,
 )
+from holtmq.broker.topology.destinations import Consumer, Queue
 from holtmq.broker.topology.queue_options import QueueOptions
 from holtmq.broker.work.leases import Lease
-from holtmq.broker.work.spilling_fifo import Pager, SpillingFifo
-from holtmq.broker.work.work_queue import Consumer, WorkQueue
+from holtmq.broker.work.spilling_fifo import Pager
 
 
-class _Store(SpillingFifo):
-    """An always empty store with the log's length: the messages are in the log."""
-
-    __slots__ = ("_count",)
-
-    def __init__(self, count: Callable[[], int]) -> None:
-        super().__init__()
-        self._count = count
-
-    def push(self, message: Message) -> None:
-        raise AssertionError("a stream's messages are written with the record of their publish")
-
-    def __len__(self) -> int:
-        return self._count()
-
-    def spill(self, pager: Pager, bytes_held: int, is_short: bool = True) -> None:
-        """Nothing is in memory."""
-
-
-class StreamQueue(WorkQueue):
-    """A partitioned queue with the interface of a work queue."""
+class StreamQueue:
+    """A partitioned queue among the queues of a vhost."""
 
     __slots__ = (
+        "_acks_in_time",
         "_held",
         "_is_planned",
         "_new_id",
         "_now",
         "_readers",
         "_service",
+        "arguments",
+        "consumers",
+        "declared",
+        "deleted",
+        "dirty",
+        "exclusive_consumer",
+        "expiry_scheduled_ms",
+        "figures",
+        "has_ack_timeout",
+        "id",
+        "name",
+        "options",
+        "policy",
         "settle_log",
         "stored_as",
         "touch",
+        "unacked",
+        "used_ms",
+        "vhost",
     )
 
     is_stream = True
+    durable = True
+    persisted = True
+    always_persists = False  # the log journals all messages; this is about the records of work queues
+    forgets_transient = False
+    auto_delete = False
+    owner = None
+    bytes = 0  # the messages are in the log
+    limited = False  # retention enforces the limits from time to time
+    counts_deliveries = False
 
     def __init__(
         self,
@@ -80,24 +87,44 @@ class StreamQueue(WorkQueue):
         now: Callable[[], float],
         new_id: Callable[[], str],
         settle_log: Callable[[Sequence[AckRequest], bool], None],
-        touch: Callable[[WorkQueue], None],
+        touch: Callable[[Queue], None],
         arguments: dict[str, object] | None = None,
         dialect: Dialect = HOLT,
     ) -> None:
+        self.name = name
+        self.vhost = vhost
+        self.id = queue_id
         self.stored_as = stored_name(vhost, name)
-        self._service = service
-        super().__init__(name, vhost, queue_id, options, durable=True, arguments=arguments, dialect=dialect)
-        self.fifo = None
-        self.store = _Store(self._count)
-        self._now = now
-        self._new_id = new_id
+        self.arguments = arguments or {}
+        self.declared = options
+        self.policy: str | None = None
+        self.consumers: list[Consumer] = []
+        self.exclusive_consumer = False
+        self.unacked = 0
+        self.figures = QueueFigures()
+        self.dirty = False
+        self.deleted = False
+        self.used_ms = 0
+        self.expiry_scheduled_ms = 0
         self.settle_log = settle_log  # acks at once or with the open batch; the flag: the claim has ended
         self.touch = touch  # makes the flow dispatch this queue before the turn ends
-        self._readers: dict[StreamConsumer, StreamReader | GroupMember] = {}
+        self._service = service
+        self._now = now
+        self._new_id = new_id
+        self._acks_in_time = dialect.consumer_timeout_closes_channel
+        self._readers: dict[Consumer, StreamReader | GroupMember] = {}
         self._is_planned = False
         self._held: dict[
             int, tuple[GroupMember, int, int]
         ] = {}  # id() of a message -> member, partition, offset
+        self.reconfigure(options)
+
+    def __len__(self) -> int:
+        log = self.log
+        return 0 if log is None else log.log.live
+
+    def __repr__(self) -> str:
+        return f"StreamQueue({self.name!r}, {len(self)} stored, {self.unacked} unacked)"
 
     @property
     def log(self) -> PartitionedQueue | None:
@@ -112,17 +139,13 @@ class StreamQueue(WorkQueue):
 
     def reconfigure(self, options: QueueOptions) -> None:
         """Apply changed options; retention enforces the limits from time to time."""
-        super().reconfigure(options)
-        self.limited = False
+        self.options = options
+        self.has_ack_timeout = self._acks_in_time or options.consumer_timeout_ms is not None
         self._service.stream_limits.put(self.stored_as, Limits(options.max_age, options.max_length_bytes))
 
     def item_of(self, message: Message) -> PushItem:
         """A published message as an item to push to the log."""
         return PushItem(self.stored_as, partition_of(message), body_of(message, self._new_id()))
-
-    def _count(self) -> int:
-        log = self.log
-        return 0 if log is None else log.log.live
 
     @property
     def refuses_when_full(self) -> bool:
@@ -160,26 +183,13 @@ class StreamQueue(WorkQueue):
         if not self.deleted:
             self.touch(self)
 
-    def take(self, limit: int, now_ms: int, pager: Pager) -> list[Message]:
-        """Refuse ``basic.get``: it has no offset in the log."""
-        raise Conflict(
-            f"queue '{self.name}' in vhost '{self.vhost}' is a stream: consume from it, do not get"
-        )
-
-    def expire(self, now_ms: int, pager: Pager, limit: int) -> None:
-        """Do nothing: the partitioned queue has its own retention."""
-
-    def purge(self, outstanding: Iterable[Message] = ()) -> int:
-        """Refuse: readers have offsets in the log."""
-        raise Conflict(f"queue '{self.name}' in vhost '{self.vhost}' is a stream: it cannot be purged")
-
     def settle(self, message: Message) -> None:
         """Acknowledge: moves a group's cursor; for a plain reader it only frees room."""
         self.unacked -= 1
         self._verdict(message, AckStatus.COMPLETED)
 
     def settle_all(self, messages: list[Message]) -> None:
-        """Acknowledge messages delivered to a consumer that sends no acks."""
+        """``settle`` for many at once."""
         for message in messages:
             self.settle(message)
 
@@ -197,13 +207,13 @@ class StreamQueue(WorkQueue):
             self._verdict(lease.message, AckStatus.RETRY)
         return {}
 
-    def take_out(self, message: Message) -> bool:
-        """Nothing is stored here that could be removed."""
-        return False
+    def is_first_delivery(self, messages: list[Message]) -> bool:
+        """Whether none of these was delivered to the group before; a plain reader reads each message once."""
+        return not self._held or not any(map(self.is_redelivered, messages))
 
-    def withdraw(self, message: Message) -> bool:
-        """Ignore a late ack after a cancel: the lease has ended."""
-        return False
+    def times_returned(self, message: Message) -> int:
+        """Not counted per message: ``counts_deliveries`` is False."""
+        return 1
 
     def is_redelivered(self, message: Message) -> bool:
         """Only a group counts deliveries; a log does not."""
@@ -218,8 +228,7 @@ class StreamQueue(WorkQueue):
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Start reading where the consumer's arguments say, or join its group."""
-        stream_consumer: StreamConsumer = consumer  # type: ignore[assignment]
-        arguments = stream_consumer.arguments
+        arguments = consumer.arguments
         group = arguments.get("x-consumer-group")
         if group is not None and (not isinstance(group, str) or not group or readable(group) != group):
             raise Conflict(
@@ -233,17 +242,15 @@ class StreamQueue(WorkQueue):
                     f"invalid arg 'x-stream-filter' for queue '{self.name}': the members of a consumer group "
                     "share all messages; a reader without 'x-consumer-group' may filter"
                 )
-            self._readers[stream_consumer] = GroupMember(
-                self, group, group_start(self.name, start), self._new_id()
-            )
+            self._readers[consumer] = GroupMember(self, group, group_start(self.name, start), self._new_id())
         else:
-            self._readers[stream_consumer] = StreamReader(self, self._start_offset(start), chosen)
+            self._readers[consumer] = StreamReader(self, self._start_offset(start), chosen)
         self.consumers.append(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Stop reading; a member returns its claims to the group."""
         self.consumers.remove(consumer)
-        reader = self._readers.pop(consumer)  # type: ignore[call-overload]
+        reader = self._readers.pop(consumer)
         if isinstance(reader, GroupMember):
             reader.leave()
         if not self.consumers:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.message import Message
@@ -20,7 +19,6 @@ from holtmq.broker.partitioned.requests import AckRequest, PopRequest
 from holtmq.broker.partitioned.store import MessagesSetAside
 from holtmq.broker.streams.envelopes import Showing
 from holtmq.broker.streams.stream_filter import StreamFilter
-from holtmq.broker.work.work_queue import Consumer
 
 if TYPE_CHECKING:
     from holtmq.broker.streams.stream_queue import StreamQueue
@@ -30,13 +28,6 @@ _SCANS: Final = 8  # reads of a filtering reader before other work goes on
 _GROUP_PARTITIONS: Final = 64
 _FOR_EVER: Final = 10 * 365 * 86_400.0  # an AMQP lease does not expire: it ends with its holder
 _UNITS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
-
-
-class StreamConsumer(Consumer, Protocol):
-    """A consumer with arguments, which say where to start."""
-
-    @property
-    def arguments(self) -> Mapping[str, object]: ...
 
 
 class StreamReader:

@@ -29,7 +29,6 @@ from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.stream_publishes import StreamPublishes
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.queue_options import QueueOptions
-from holtmq.broker.work.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
@@ -137,7 +136,7 @@ class Streams:
         self._settled, self._last_of_claim = [], []
 
     def write(
-        self, batch: Sequence[tuple[int, bytes]], placed: Sequence[tuple[WorkQueue, Message]]
+        self, batch: Sequence[tuple[int, bytes]], placed: Sequence[tuple[StreamQueue, Message]]
     ) -> list[int]:
         """Write the work queues' records, the messages for streams and what is pending, all or nothing.
 
@@ -146,7 +145,7 @@ class Streams:
         part, self._part = self._part, None
         settled, self._settled = self._settled, []
         last_of_claim, self._last_of_claim = self._last_of_claim, []
-        items = [queue.item_of(message) for queue, message in placed if isinstance(queue, StreamQueue)]
+        items = [queue.item_of(message) for queue, message in placed]
         if part is None and not settled:
             return self._service.push_with(items, self._now(), batch)
         positions = write_together(self._service, part or Part((), (), self._now()), items, settled, batch)

@@ -13,10 +13,11 @@ from holtmq.broker.records.changes import (
     ExchangePut,
     pack_table,
 )
+from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.broker.topology.pending_bindings import PendingBindings
 from holtmq.broker.topology.vhost import QueueExchange, VHost, refuse_default
-from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.wire.tables import FieldTable
 
 
@@ -126,7 +127,7 @@ class ExchangeChanges:
                 self.delete(vhost, name)
 
 
-def _lasts(source: QueueExchange, destination: WorkQueue | QueueExchange) -> bool:
+def _lasts(source: QueueExchange, destination: Queue | QueueExchange) -> bool:
     return source.durable and (
-        destination.persisted if isinstance(destination, WorkQueue) else destination.durable
+        destination.durable if isinstance(destination, Exchange) else destination.persisted
     )

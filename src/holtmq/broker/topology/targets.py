@@ -12,6 +12,7 @@ import struct
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.exchange_kinds import Kind
 from holtmq.broker.topology.exchanges import Binding, Exchange
 from holtmq.broker.topology.topic_automaton import TopicAutomaton
@@ -24,13 +25,13 @@ _SETS_MAX: Final = 4_096
 _SHORT_WAY: Final = (Kind.DIRECT, Kind.FANOUT, Kind.TOPIC)
 
 
-def durable_ids(queues: Iterable[WorkQueue]) -> bytes:
+def durable_ids(queues: Iterable[Queue]) -> bytes:
     """The journal ids of the persisted work queues among these."""
     ids = [queue.id for queue in queues if queue.persisted and not queue.is_stream]
     return struct.pack(f">{len(ids)}I", *ids)
 
 
-def splits_transient(queues: Collection[WorkQueue]) -> bool:
+def splits_transient(queues: Collection[Queue]) -> bool:
     """Whether a transient message is kept by some of these queues and lost by others at a restart."""
     return any(queue.always_persists for queue in queues) and any(queue.forgets_transient for queue in queues)
 
@@ -38,13 +39,16 @@ def splits_transient(queues: Collection[WorkQueue]) -> bool:
 class QueueSet:
     """The queues that a message is enqueued on: work queues without limits, or streams."""
 
-    __slots__ = ("durable_ids", "fifo", "is_streams", "persists", "queue", "queues")
+    __slots__ = ("durable_ids", "fifo", "is_streams", "persists", "queue", "queues", "work_queues")
 
-    def __init__(self, queues: tuple[WorkQueue, ...]) -> None:
+    def __init__(self, queues: tuple[Queue, ...]) -> None:
         self.queues = queues
-        self.is_streams = any(queue.is_stream for queue in queues)  # then all of them are
-        self.queue = queues[0] if len(queues) == 1 else None
-        self.fifo = self.queue.fifo if self.queue is not None else None  # None: priorities, or several queues
+        self.work_queues = tuple(queue for queue in queues if isinstance(queue, WorkQueue))
+        self.is_streams = len(self.work_queues) < len(queues)  # then all of them are
+        self.queue = self.work_queues[0] if len(self.work_queues) == 1 else None
+        self.fifo = (
+            self.queue.fifo if self.queue is not None else None
+        )  # None: priorities, several queues, streams
         self.durable_ids = durable_ids(queues)
         # True for streams: the publish path looks for them only if a message is persistent.
         self.persists = self.is_streams or any(queue.always_persists for queue in queues)
@@ -58,17 +62,17 @@ class ExchangeTargets:
 
     __slots__ = ("_automaton", "_by_key", "_exchange", "_fanout", "_seen", "_vhost", "token")
 
-    def __init__(self, vhost: VHost, exchange: Exchange[WorkQueue]) -> None:
+    def __init__(self, vhost: VHost, exchange: Exchange[Queue]) -> None:
         self._vhost = vhost
         self._exchange = exchange
         self._seen = (-1, -1)
         self._by_key: dict[bytes, QueueSet | None] = {}  # by bound key, or by queue name (default exchange)
-        self._automaton: TopicAutomaton[Binding[WorkQueue], QueueSet | None] | None = None
+        self._automaton: TopicAutomaton[Binding[Queue], QueueSet | None] | None = None
         self._fanout: list[QueueSet | None] = []
         self.token = object()
 
     @property
-    def exchange(self) -> Exchange[WorkQueue]:
+    def exchange(self) -> Exchange[Queue]:
         """The exchange whose keys are looked up."""
         return self._exchange
 
@@ -113,7 +117,7 @@ class ExchangeTargets:
                 self._fanout.append(self._of(exchange.route("")))
             return self._fanout[0]
         text = key.decode("utf-8", "surrogateescape")
-        destinations: list[WorkQueue | Exchange[WorkQueue]]
+        destinations: list[Queue | Exchange[Queue]]
         if exchange.is_default:
             queue = self._vhost.queues.get(text)
             destinations = [] if queue is None else [queue]
@@ -124,15 +128,15 @@ class ExchangeTargets:
             self._by_key[key] = found
         return found
 
-    def _of_bindings(self, bindings: list[Binding[WorkQueue]]) -> QueueSet | None:
+    def _of_bindings(self, bindings: list[Binding[Queue]]) -> QueueSet | None:
         gone = self._exchange.is_detached
         bindings = [binding for binding in bindings if not gone(binding.destination)]
         bindings.sort(key=lambda binding: binding.sequence)
         once = {(binding.to_exchange, binding.destination.name): binding.destination for binding in bindings}
         return self._of(list(once.values()))
 
-    def _of(self, destinations: Iterable[WorkQueue | Exchange[WorkQueue]]) -> QueueSet | None:
-        queues: list[WorkQueue] = []
+    def _of(self, destinations: Iterable[Queue | Exchange[Queue]]) -> QueueSet | None:
+        queues: list[Queue] = []
         for destination in destinations:
             if isinstance(destination, Exchange) or destination.limited:
                 return None
@@ -152,7 +156,7 @@ class QueueSets:
     def __init__(self) -> None:
         self._by_ids: dict[tuple[int, ...], QueueSet] = {}
 
-    def of(self, queues: tuple[WorkQueue, ...]) -> QueueSet:
+    def of(self, queues: tuple[Queue, ...]) -> QueueSet:
         """The shared set of these queues."""
         key = tuple(queue.id for queue in queues)
         found = self._by_ids.get(key)

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 from holtmq.broker.errors import AccessRefused, Conflict, NotFound, ResourceLocked
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.exchanges import (
     Binding,
     Exchange,
@@ -20,11 +21,10 @@ from holtmq.broker.topology.queue_arguments import QueueDeclaration
 from holtmq.broker.topology.queue_arguments import equivalence_error as queue_equivalence_error
 from holtmq.broker.topology.routing import RouteResult, route
 from holtmq.broker.topology.targets import ExchangeTargets, QueueSet, QueueSets
-from holtmq.broker.work.work_queue import WorkQueue
 
 Table: TypeAlias = Mapping[str, object]
-QueueExchange: TypeAlias = Exchange[WorkQueue]
-QueueBinding: TypeAlias = Binding[WorkQueue]
+QueueExchange: TypeAlias = Exchange[Queue]
+QueueBinding: TypeAlias = Binding[Queue]
 
 _LOCKED: Final = (
     "cannot obtain exclusive access to locked queue '{}' in vhost '{}'. It could be originally declared on "
@@ -67,7 +67,7 @@ class VHost:
         self._queue_sets = QueueSets()
         predeclared: list[QueueExchange] = predeclared_exchanges()
         self.exchanges = {exchange.name: exchange for exchange in predeclared}
-        self.queues: dict[str, WorkQueue] = {}
+        self.queues: dict[str, Queue] = {}
         self.alternate_by_policy: Callable[[QueueExchange], str | None] = _no_alternate
         self._sources: dict[tuple[bool, str], set[str]] = {}  # destination -> exchanges bound to it
 
@@ -78,7 +78,7 @@ class VHost:
             raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
         return found
 
-    def queue(self, name: str, owner: object | None = None) -> WorkQueue:
+    def queue(self, name: str, owner: object | None = None) -> Queue:
         """The queue of this name. Raises ResourceLocked when it is exclusive to another than ``owner``."""
         found = self.queues.get(name)
         if found is None:
@@ -94,7 +94,7 @@ class VHost:
         headers: Table | None = None,
         properties: Table | None = None,
         delay_served: bool = False,
-    ) -> RouteResult[WorkQueue]:
+    ) -> RouteResult[Queue]:
         """The queues that a message reaches from this exchange."""
         return route(
             exchange, routing_key, headers, self.queues.get, self.alternate_of, properties, delay_served
@@ -108,7 +108,7 @@ class VHost:
         found.refresh()
         return found
 
-    def queue_set(self, queues: tuple[WorkQueue, ...]) -> QueueSet:
+    def queue_set(self, queues: tuple[Queue, ...]) -> QueueSet:
         """The shared set of these queues."""
         return self._queue_sets.of(queues)
 
@@ -163,9 +163,7 @@ class VHost:
             yield
         yield from doomed.dismantle()
 
-    def check_redeclared(
-        self, name: str, received: QueueDeclaration, owner: object | None
-    ) -> WorkQueue | None:
+    def check_redeclared(self, name: str, received: QueueDeclaration, owner: object | None) -> Queue | None:
         """The existing queue of this name, or None. Raises Conflict if it is not equivalent."""
         existing = self.queues.get(name)
         if existing is None:
@@ -181,12 +179,12 @@ class VHost:
             raise Conflict(difference)
         return existing
 
-    def add_queue(self, queue: WorkQueue) -> None:
+    def add_queue(self, queue: Queue) -> None:
         """Add a queue; the default exchange routes to it from now on."""
         self.queues[queue.name] = queue
         self.version += 1
 
-    def remove_queue(self, queue: WorkQueue) -> Removal:
+    def remove_queue(self, queue: Queue) -> Removal:
         """Remove a queue and the bindings to it."""
         sources = self._sources_of(queue)
         steps = [source.detach(queue) for source in sources]
@@ -199,16 +197,14 @@ class VHost:
             self._targets[""].forget_queue(queue.name)
         return Removal([source.name for source in sources], chain(*steps))
 
-    def destination(
-        self, name: str, to_exchange: bool, owner: object | None = None
-    ) -> WorkQueue | QueueExchange:
+    def destination(self, name: str, to_exchange: bool, owner: object | None = None) -> Queue | QueueExchange:
         """The queue or exchange that a binding leads to."""
         return self.exchange(name) if to_exchange else self.queue(name, owner)
 
     def bind(
         self,
         source: QueueExchange,
-        destination: WorkQueue | QueueExchange,
+        destination: Queue | QueueExchange,
         routing_key: str,
         arguments: Table,
     ) -> bool:
@@ -222,7 +218,7 @@ class VHost:
     def unbind(
         self,
         source: QueueExchange,
-        destination: WorkQueue | QueueExchange,
+        destination: Queue | QueueExchange,
         routing_key: str,
         arguments: Table,
     ) -> bool:
@@ -244,17 +240,17 @@ class VHost:
         wanted = Binding(source, where, routing_key, arguments).identity
         return any(binding.identity == wanted for binding in exchange.bindings_to(where))
 
-    def bindings_to(self, destination: WorkQueue | QueueExchange) -> list[QueueBinding]:
+    def bindings_to(self, destination: Queue | QueueExchange) -> list[QueueBinding]:
         """The bindings to a queue or an exchange, by source."""
         return [
             binding for source in self._sources_of(destination) for binding in source.bindings_to(destination)
         ]
 
-    def _forget_source(self, source: QueueExchange, destination: WorkQueue | QueueExchange) -> None:
+    def _forget_source(self, source: QueueExchange, destination: Queue | QueueExchange) -> None:
         if not source.bindings_to(destination) or source.name not in self.exchanges:
             self._sources.get(_key(destination), set()).discard(source.name)
 
-    def _sources_of(self, destination: WorkQueue | QueueExchange) -> list[QueueExchange]:
+    def _sources_of(self, destination: Queue | QueueExchange) -> list[QueueExchange]:
         names = sorted(self._sources.get(_key(destination), ()))
         return [self.exchanges[name] for name in names if name in self.exchanges]
 
@@ -276,7 +272,7 @@ def refuse_default(exchange: str) -> None:
         raise AccessRefused("operation not permitted on the default exchange")
 
 
-def _key(destination: WorkQueue | QueueExchange) -> tuple[bool, str]:
+def _key(destination: Queue | QueueExchange) -> tuple[bool, str]:
     return isinstance(destination, Exchange), destination.name
 
 

@@ -13,7 +13,7 @@ import msgspec
 from holtmq.broker.message import Message
 
 if TYPE_CHECKING:
-    from holtmq.broker.work.work_queue import WorkQueue
+    from holtmq.broker.topology.destinations import Queue
 
 _NOTE_MS: Final = 1_000
 _NOTES_MAX: Final = 64
@@ -66,7 +66,7 @@ class Lease(msgspec.Struct, gc=False, eq=False):
     """
 
     number: int
-    queue: "WorkQueue"
+    queue: "Queue"
     message: Message
     holder: Holder | None
 
@@ -90,7 +90,7 @@ class Ledger:
     def __len__(self) -> int:
         return len(self.by_number) - self._revoked
 
-    def grant(self, queue: "WorkQueue", message: Message, holder: Holder) -> Lease:
+    def grant(self, queue: "Queue", message: Message, holder: Holder) -> Lease:
         """Lease one message. (Consumers inline this for batches.)"""
         self.last = number = self.last + 1
         lease = Lease(number, queue, message, holder)

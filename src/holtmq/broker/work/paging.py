@@ -19,7 +19,7 @@ class SpilledBytes(Protocol):
     """Bytes out of memory. Their space is freed when this object is no longer referenced."""
 
     def read(self) -> bytes:
-        """Return the bytes as written."""
+        """Return the bytes as written. Raises OSError if that is not possible."""
         ...
 
 
@@ -91,5 +91,5 @@ class MessagePager:
         return self._spill.write(_encode(messages))
 
     def read_back(self, spilled: SpilledBytes) -> list[Message]:
-        """Return the messages of one ``spill`` call."""
+        """Return the messages of one ``spill`` call. Raises OSError if they cannot be read."""
         return _decode(spilled.read())

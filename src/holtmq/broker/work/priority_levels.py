@@ -13,8 +13,7 @@ from itertools import islice
 from typing import Final
 
 from holtmq.broker.message import Message
-from holtmq.broker.work.spilling_fifo import RUN, Pager, SpillingFifo
-from holtmq.journal.interface import RecordUnreadable
+from holtmq.broker.work.spilling_fifo import RUN, Missing, Pager, SpillingFifo
 
 _SAMPLE: Final = 8
 
@@ -54,7 +53,7 @@ class Levels:
         return sum(fifo.in_memory for fifo in self.fifos.values())
 
     @property
-    def unreadable(self) -> list[RecordUnreadable]:
+    def unreadable(self) -> list[Missing]:
         """Read errors since the flow last took them; a copy."""
         return [error for fifo in self._from_top for error in fifo.unreadable]
 

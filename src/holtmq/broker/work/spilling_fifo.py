@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, takewhile
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from holtmq.broker.message import Message
 from holtmq.broker.work.paging import SpilledBytes
@@ -50,8 +50,19 @@ class Pager(Protocol):
         ...
 
     def read_back(self, spilled: SpilledBytes) -> list[Message]:
-        """Return the messages of one ``spill`` call."""
+        """Return the messages of one ``spill`` call. Raises OSError if they cannot be read."""
         ...
+
+
+class LostRun(NamedTuple):
+    """Transient messages that were spilled together and cannot be read back."""
+
+    messages: int
+    size: int  # of their bodies
+    reason: str
+
+
+Missing = RecordUnreadable | LostRun
 
 
 class _SpilledRun:
@@ -91,7 +102,7 @@ class SpillingFifo:
     def __init__(self) -> None:
         self.ready: deque[Message] = deque()
         self.aside: array[int] = array("Q")  # positions of unreadable messages: kept, and skipped
-        self.unreadable: list[RecordUnreadable] = []  # errors since the flow last took them
+        self.unreadable: list[Missing] = []  # since the flow last took them
         self.inbox: deque[Message] = self.ready
         self._paged: deque[array[int] | _SpilledRun] = deque()  # journal positions, or a spilled run
         self._paged_count = 0
@@ -201,9 +212,7 @@ class SpillingFifo:
                 return found
             if isinstance(block, _SpilledRun):
                 if block.seqs[-1] > seq:
-                    found += [
-                        message for message in self._live(pager.read_back(block.spilled)) if message.seq > seq
-                    ]
+                    found += [message for message in self._browse_run(block, pager) if message.seq > seq]
                 continue
             start = bisect_right(block, position)
             while start < len(block) and len(found) < limit and size < most_bytes:
@@ -319,7 +328,7 @@ class SpillingFifo:
         yield from list(self.ready)
         for block in list(self._paged):
             if isinstance(block, _SpilledRun):
-                yield from self._live(pager.read_back(block.spilled))
+                yield from self._browse_run(block, pager)
                 continue
             for start in range(0, len(block), _BROWSE_RUN):
                 run = block[start : start + _BROWSE_RUN]
@@ -344,7 +353,7 @@ class SpillingFifo:
         block = self._paged[0]
         # Read first: if that fails, the messages must still be here.
         if isinstance(block, _SpilledRun):
-            messages = self._live(pager.read_back(block.spilled))
+            messages = self._read_run(block, pager)
             self._paged.popleft()
             self._paged_count -= len(block)
             self._withdrawn_spilled.difference_update(block.seqs)
@@ -373,6 +382,28 @@ class SpillingFifo:
         if not self._paged_count and self.inbox is not ready:
             ready.extend(self.inbox)
             self.inbox = ready
+
+    def _read_run(self, run: _SpilledRun, pager: Pager) -> list[Message]:
+        """The messages of a spilled run. Without the spill, those in the journal: the others are lost."""
+        try:
+            messages = pager.read_back(run.spilled)
+        except OSError as error:
+            messages = pager.read(run.positions)
+            self._set_aside(pager.unreadable())
+            gone = len(self._withdrawn_spilled.intersection(run.seqs))
+            transient = len(run) - gone - len(run.positions)
+            if transient:
+                self.unreadable.append(LostRun(transient, run.transient_bytes, str(error)))
+        return self._live(messages)
+
+    def _browse_run(self, run: _SpilledRun, pager: Pager) -> list[Message]:
+        """The messages of a run that stays here. What is lost is reported when a consumer's turn comes."""
+        try:
+            return self._live(pager.read_back(run.spilled))
+        except OSError:
+            messages = pager.read(run.positions)
+            pager.unreadable()
+            return messages
 
     def _live(self, messages: list[Message]) -> list[Message]:
         withdrawn = self._withdrawn_spilled

@@ -4,7 +4,7 @@ Owns: the leases of such workers and when they expire. Must not touch: wire name
 JSON. A waiting pop is a consumer that takes once, so it competes with AMQP consumers in the usual order.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -16,6 +16,7 @@ from holtmq.broker.partitioned.groups.acknowledgment import AckRefused, AckStatu
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.streams.envelopes import to_payload
 from holtmq.broker.timer_wheel import Timer
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Holder, Lease, Ledger
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.wire.primitives import CodecError
@@ -95,12 +96,12 @@ class TimedLeases:
         """The work queue of this name; None when it does not exist, is a stream or is exclusive."""
         vhost = self._broker.vhosts.get(_VHOST)
         queue = vhost.queues.get(name) if vhost is not None else None
-        return None if queue is None or queue.is_stream or queue.owner is not None else queue
+        return queue if isinstance(queue, WorkQueue) and queue.owner is None else None
 
     def by_id(self, queue_id: int) -> WorkQueue | None:
         """The work queue with this id."""
         queue = self._broker.queues_by_id.get(queue_id)
-        return None if queue is None or queue.is_stream else queue
+        return queue if isinstance(queue, WorkQueue) else None
 
     def push(self, queue: WorkQueue, items: Sequence[tuple[str, bytes]]) -> list[bool]:
         """Publish (transaction id, payload) pairs to one queue; return for each whether it was accepted."""
@@ -323,6 +324,7 @@ class WaitingPop:
     """A consumer that takes messages for one pop and then leaves."""
 
     priority = 0
+    arguments: Final[Mapping[str, object]] = {}
 
     def __init__(
         self,
@@ -349,12 +351,14 @@ class WaitingPop:
         """The pop's limit, until it was served."""
         return 0 if self._served else self._limit
 
-    def deliver(self, queue: WorkQueue, messages: list[Message]) -> None:
+    def deliver(self, queue: Queue, messages: list[Message]) -> None:
         """Answer the pop."""
         self._served = True
-        self._deliver(self._leases.hand_out(queue, messages, self._lease_id, self._seconds, self._auto_ack))
+        self._deliver(
+            self._leases.hand_out(self.queue, messages, self._lease_id, self._seconds, self._auto_ack)
+        )
 
-    def cancelled(self, queue: WorkQueue) -> None:
+    def cancelled(self, queue: Queue) -> None:
         """The queue was deleted."""
         if not self._served:
             self._served = True

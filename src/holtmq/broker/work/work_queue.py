@@ -9,18 +9,19 @@ Over 400 lines: the state of a queue is one, and dispatching it is on the path o
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 from holtmq.broker.dialect import HOLT, Dialect
+from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.queue_figures import QueueFigures
 from holtmq.broker.message import Message
 from holtmq.broker.pausing import Pause
+from holtmq.broker.topology.destinations import Consumer, Queue
 from holtmq.broker.topology.queue_options import QueueOptions, QueueType
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.memory_budget import MESSAGE_BYTES
 from holtmq.broker.work.priority_levels import Levels
-from holtmq.broker.work.spilling_fifo import Pager, SpillingFifo
-from holtmq.journal.interface import RecordUnreadable
+from holtmq.broker.work.spilling_fifo import Missing, Pager, SpillingFifo
 
 _SHARE: Final = 256  # most messages delivered before the consumers' room is checked again
 _SHARE_BYTES: Final = 262_144
@@ -36,28 +37,10 @@ class Reason(Enum):
     DELIVERY_LIMIT = "delivery_limit"
 
 
-class Consumer(Protocol):
-    """Takes messages from a queue."""
-
-    priority: int
-
-    def room(self) -> int:
-        """How many messages it can take now."""
-        ...
-
-    def deliver(self, queue: "WorkQueue", messages: list[Message]) -> None:
-        """Accept these messages, at most ``room()``."""
-        ...
-
-    def cancelled(self, queue: "WorkQueue") -> None:
-        """The queue was deleted, and with it this consumer."""
-        ...
-
-
 class WorkQueue:
     """Competing consumers on messages in arrival (or priority) order."""
 
-    is_stream = False  # True for a partitioned queue under an AMQP name, which journals its messages itself
+    is_stream = False
 
     __slots__ = (
         "_always_ack_timeout",
@@ -130,10 +113,7 @@ class WorkQueue:
         self.always_persists = self.persisted and options.queue_type is QueueType.QUORUM
         # True: a transient message is lost here at a restart even if a quorum queue keeps it.
         self.forgets_transient = (
-            dialect.transient_stays_transient
-            and self.persisted
-            and not self.always_persists
-            and not self.is_stream
+            dialect.transient_stays_transient and self.persisted and not self.always_persists
         )
         self._always_ack_timeout = (
             options.queue_type is QueueType.QUORUM or dialect.consumer_timeout_closes_channel
@@ -299,9 +279,9 @@ class WorkQueue:
         self.figures.delivered += len(messages)
         return messages
 
-    def take_unreadable(self) -> list[RecordUnreadable]:
+    def take_unreadable(self) -> list[Missing]:
         """Read errors since the last call; their messages were skipped."""
-        found: list[RecordUnreadable] = []
+        found: list[Missing] = []
         fifos = self.store.fifos.values() if isinstance(self.store, Levels) else (self.store,)
         for fifo in fifos:
             found += fifo.unreadable
@@ -357,9 +337,22 @@ class WorkQueue:
             self.settled += [message.position for message in kept]
             self.settled_bytes += sum([len(message.body) for message in kept])
 
+    def is_first_delivery(self, messages: list[Message]) -> bool:
+        """Whether none of these was delivered before: the common case, checked once per batch."""
+        before = self.redelivered_upto
+        return (
+            not self.returned
+            and messages[0].seq > before
+            and (not before or min([message.seq for message in messages]) > before)
+        )
+
     def is_redelivered(self, message: Message) -> bool:
         """Whether it may have been delivered before."""
         return message.seq <= self.redelivered_upto or message.seq in self.returned
+
+    def times_returned(self, message: Message) -> int:
+        """How often it was delivered and returned; 1 for one that was delivered before a restart."""
+        return self.returned.get(message.seq, 1)
 
     def reject(self, message: Message) -> None:
         """Dead-letter a rejected message."""
@@ -504,6 +497,13 @@ class WorkQueue:
         self.bytes -= len(message.body)
         self.figures.dropped += 1
         self.outcasts.append((reason, message))
+
+
+def require_work_queue(queue: Queue, instead: str) -> WorkQueue:
+    """The queue, if it is a work queue. Else Conflict, which says what to do ``instead``."""
+    if isinstance(queue, WorkQueue):
+        return queue
+    raise Conflict(f"queue '{queue.name}' in vhost '{queue.vhost}' is a stream: {instead}")
 
 
 def _seq(message: Message) -> int:

@@ -9,7 +9,6 @@ from typing import Final
 from holtmq.broker.figures.rings import Ring
 from holtmq.http.dashboard.attention import Thresholds
 from holtmq.http.dashboard.client_table import ClientTables
-from holtmq.http.dashboard.queue_table import QueueTables
 from holtmq.http.dashboard.watch import Watch
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import ADMINISTER, MONITOR, Call, Endpoint
@@ -21,9 +20,8 @@ class Dashboard:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.queue_tables = QueueTables(context)
         self.clients = ClientTables(context)
-        self.watch = Watch(context, self.queue_tables)
+        self.watch = Watch(context)
 
 
 def dashboard_of(context: Context) -> Dashboard:
@@ -42,20 +40,20 @@ async def overview_of(dashboard: Dashboard) -> dict[str, object]:
     """The node at a glance."""
     context = dashboard.context
     now = context.clock()
-    table = await dashboard.queue_tables.queues()
     findings = await dashboard.watch.findings()
-    rates = [round(rate, 1) for rate in context.sampler.node.rates(int(now))]
+    sampler, counts = context.sampler, context.broker.counts
+    rates = [round(rate, 1) for rate in sampler.node.rates(int(now))]
     limits, journal = context.config.limits, context.journal.stats()
     return {
         "now": int(now * 1000),
         "uptime": round(now - context.started_at, 1),
         "rates": dict(zip(("published", "delivered", "acked"), rates, strict=True)),
-        "ready": table.ready,
-        "stored": table.stored,
-        "unacked": table.unacked,
-        "queues": len(table.rows),
-        "connections": context.clients.counts()[0],
-        "consumers": table.consumers,
+        "ready": sampler.ready,
+        "stored": findings.stored,
+        "unacked": sampler.unacked,
+        "queues": findings.queues,
+        "connections": counts.connections_opened - counts.connections_closed,
+        "consumers": counts.consumers,
         "memory": {"used": resident_bytes(), "limit": limits.memory_bytes(total_memory())},
         "disk": {
             "free": _free_bytes(context),

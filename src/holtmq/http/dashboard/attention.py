@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from holtmq.http.dashboard.queue_table import DIED_MOST, QueueRow
+from holtmq.http.dashboard.queue_columns import DIED_MOST, QueueRow
 from holtmq.http.engine.clients import ConsumerRow
 from holtmq.journal.replica.view import Peer
 

@@ -9,8 +9,8 @@ import msgspec
 
 from holtmq.broker.errors import NotFound
 from holtmq.http.dashboard.api import dashboard_of
-from holtmq.http.dashboard.client_table import ClientRow
 from holtmq.http.dashboard.ordering import ordered_page
+from holtmq.http.engine.clients import ClientRow
 from holtmq.http.engine.endpoints import MONITOR, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
@@ -36,9 +36,8 @@ async def list_connections(call: Call) -> object:
         columns = ", ".join(ClientRow.__struct_fields__)
         raise Refusal(400, f"sort: there is no column {sort!r}; one of {columns}")
     skip, limit = query.number("offset", 0), query.number("limit", _PAGE, 1, _PAGE_MOST)
-    table = await dashboard_of(call.context).clients.get()
     rows: list[ClientRow] = []
-    for place, row in enumerate(list(table.connections.values())):
+    for place, row in enumerate((await dashboard_of(call.context).clients.get()).values()):
         if not text or text in f"{row.name} {row.client} {row.user} {row.product}".lower():
             rows.append(row)
         if not place % 32:
@@ -55,14 +54,11 @@ async def list_connections(call: Call) -> object:
 async def list_consumers(call: Call) -> object:
     """The consumers of one connection."""
     name = call.path["connection"]
-    table = await dashboard_of(call.context).clients.get()
-    if name not in table.connections:
+    connection = (await dashboard_of(call.context).clients.get()).get(name)
+    found = call.context.clients.consumers_on(name)
+    if connection is None or found is None:
         raise NotFound(f"no connection '{name}'")
-    stepwise, found = Stepwise(), []
-    for consumers in list(table.consumers.values()):
-        found += [one for one in consumers if one.channel_details.connection_name == name]
-        await stepwise.between()
-    return {"connection": table.connections[name], "consumers": found[:_PAGE_MOST], "total": len(found)}
+    return {"connection": connection, "consumers": found[:_PAGE_MOST], "total": len(found)}
 
 
 async def route_test(call: Call) -> object:

@@ -9,9 +9,9 @@ import msgspec
 
 from holtmq.auth.permissions import DEFAULT_EXCHANGE
 from holtmq.broker.errors import NotFound
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
-from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.dashboard.access_rights import SEE_QUEUES, offered, sees
 from holtmq.http.dashboard.ordering import ordered_page
 from holtmq.http.engine.endpoints import Call, Endpoint
@@ -117,7 +117,7 @@ def _is_unread(call: Call, vhost: VHost, exchange: QueueExchange) -> bool | None
     return True
 
 
-def _is_read(call: Call, queue: WorkQueue) -> bool:
+def _is_read(call: Call, queue: Queue) -> bool:
     if queue.consumers or not queue.is_stream:
         return bool(queue.consumers)
     stream = call.service.store.queues.get(queue.name)
@@ -156,15 +156,14 @@ async def show_exchange(call: Call) -> object:
 
 def _binding_row(call: Call, binding: QueueBinding) -> dict[str, object]:
     arguments, end = dict(binding.arguments), binding.destination
-    is_queue = not isinstance(end, Exchange)
     return {
         "destination": end.name,
-        "destination_type": "queue" if is_queue else "exchange",
+        "destination_type": "exchange" if isinstance(end, Exchange) else "queue",
         "routing_key": binding.routing_key,
         "arguments": plain(arguments),
         "properties_key": properties_key(binding.routing_key, arguments),
-        "ready": len(end) if isinstance(end, WorkQueue) else None,
-        "is_unread": not _is_read(call, end) if isinstance(end, WorkQueue) else end.is_unused,
+        "ready": None if isinstance(end, Exchange) else len(end),
+        "is_unread": end.is_unused if isinstance(end, Exchange) else not _is_read(call, end),
     }
 
 

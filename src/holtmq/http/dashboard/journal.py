@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.errors import Conflict
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.dashboard.api import milliseconds
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import ADMINISTER, MONITOR, Call, Endpoint, Reply
@@ -91,7 +92,7 @@ async def _oldest_messages(context: Context, bases: list[int]) -> dict[int, list
 
     for vhost in list(context.broker.vhosts.values()):
         for queue in list(vhost.queues.values()):
-            if not queue.is_stream and queue.persisted and len(queue) and queue.store.in_memory:
+            if isinstance(queue, WorkQueue) and queue.persisted and len(queue) and queue.store.in_memory:
                 head = queue.store.peek(context.broker.flow.pager)
                 if head is not None and head.position:
                     note(head.position, queue.name)

@@ -7,9 +7,9 @@ from enum import Enum
 from typing import Final
 
 from holtmq.broker.broker import Broker
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.policies import Policy
 from holtmq.broker.topology.queue_arguments import REFUSED, RULES
-from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.management.wire import plain
 
 # Accepted for RabbitMQ's clients; a single node has no use for them.
@@ -29,7 +29,7 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 
 
-def settings_of(broker: Broker, queue: WorkQueue) -> list[dict[str, object]]:
+def settings_of(broker: Broker, queue: Queue) -> list[dict[str, object]]:
     """Rows of name, value and origin: argument, policy, operator policy, default."""
     kind = queue.options.queue_type
     policies = (
@@ -50,9 +50,7 @@ def settings_of(broker: Broker, queue: WorkQueue) -> list[dict[str, object]]:
     return rows
 
 
-def _origin(
-    queue: WorkQueue, name: str, value: object, policies: tuple[tuple[str, Policy | None], ...]
-) -> str:
+def _origin(queue: Queue, name: str, value: object, policies: tuple[tuple[str, Policy | None], ...]) -> str:
     own: object = getattr(queue.declared, RULES[name].option)
     if name in queue.arguments and own == value:
         return "argument"

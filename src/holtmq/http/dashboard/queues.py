@@ -4,12 +4,14 @@ Owns: the wire form. Must not touch: counting, leases. Lists are filtered, sorte
 answer is one page.
 """
 
-from collections.abc import Callable
-from operator import attrgetter
-from typing import Final
+from operator import itemgetter
+from typing import Final, TypeAlias
 
 from holtmq.auth.permissions import Action
+from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.errors import NotFound
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.peeking import waiting
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.dashboard.access_rights import SEE_QUEUES, offered, sees
@@ -17,8 +19,8 @@ from holtmq.http.dashboard.api import Dashboard, dashboard_of, series_of
 from holtmq.http.dashboard.attention import holders_of
 from holtmq.http.dashboard.histograms import Histogram, spread
 from holtmq.http.dashboard.ordering import ordered_page
+from holtmq.http.dashboard.queue_columns import COLUMNS, QueueRow, WorkColumns, is_shown
 from holtmq.http.dashboard.queue_settings import settings_of
-from holtmq.http.dashboard.queue_table import QueueRow
 from holtmq.http.engine.endpoints import LOOK, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
@@ -30,65 +32,62 @@ _PEEK_MOST: Final = 200
 _PEEK_SKIP_MOST: Final = 10_000
 _PEEK_BYTES: Final = 4 << 20
 _LOOKED_AT_MOST: Final = 5_000  # messages that the histograms of one queue are made from
-_SORTS: Final = frozenset(QueueRow.__struct_fields__) - {"paused_since", "paused_by"}
-_MAY_BE_UNKNOWN: Final = (
-    "unacked",
-    "oldest",
-    "incoming",
-    "outgoing",
-    "acked",
-    "groups",
-    "dead_letters",
-    "died_since",
-    "bytes",
-)
 _LOOK_EVERY: Final = 32  # queues between two looks at the clock
 _AGES: Final = (1, 10, 60, 600, 3600, 21_600, 86_400)  # seconds
 _DELIVERIES: Final = (1, 2, 3, 5, 10, 20)
+_FIRST: Final = itemgetter(0)
+_Key: TypeAlias = tuple[object, str, str]  # the value of the column, name, vhost
 
 
 async def list_queues(call: Call) -> object:
-    query, identity = call.query, call.identity
+    query, identity, context = call.query, call.identity, call.context
     sort, text = query.text("sort", "name"), query.text("text").lower()
-    if sort not in _SORTS:
-        raise Refusal(400, f"sort: there is no column {sort!r}; one of {', '.join(sorted(_SORTS))}")
+    if sort not in COLUMNS:
+        raise Refusal(400, f"sort: there is no column {sort!r}; one of {', '.join(sorted(COLUMNS))}")
     vhost, kind = query.optional("vhost"), query.optional("kind")
     hide_empty = query.flag("hideEmpty")
     skip, limit = query.number("offset", 0), query.number("limit", _PAGE, 1, _PAGE_MOST)
-    dashboard = dashboard_of(call.context)
-    visible = {name for name in call.context.broker.vhosts if sees(identity, name)}
-    stepwise = Stepwise()
-    rows: list[QueueRow] = []
+    dashboard, stepwise = dashboard_of(context), Stepwise()
     await dashboard.watch.refreshed_lags()  # the oldest unread message of each stream
-    for place, row in enumerate((await dashboard.queue_tables.queues()).rows):
-        if (
-            (not text or text in row.name.lower())
-            and row.vhost in visible
-            and (vhost is None or vhost == row.vhost)
-            and (kind is None or (row.kind == "stream") == (kind == "stream"))
-            and not (hide_empty and not row.ready and not row.unacked)
-        ):
-            rows.append(row)
-        if not place % _LOOK_EVERY:
-            await stepwise.between()
-    page = await ordered_page(rows, _order(sort), query.flag("descending"), skip, limit)
+    work, streams = WorkColumns(context, call.now), dashboard.watch.stream_columns(call.now)
+    shown = [
+        found
+        for name, found in context.broker.vhosts.items()
+        if sees(identity, name) and (vhost is None or vhost == name)
+    ]
+    keyed: list[tuple[_Key, WorkQueue | PartitionedQueue]] = []
+    read = work.column(sort)
+    for home in shown if kind != "stream" else ():
+        for place, queue in enumerate(list(home.queues.values())):
+            if (
+                is_shown(queue)
+                and (not text or text in queue.name.lower())
+                and not (hide_empty and not len(queue.store) and not queue.unacked)
+            ):
+                keyed.append((_key(read(queue), queue.name, home.name), queue))
+            if not place % _LOOK_EVERY:
+                await stepwise.between()
+    read_stream = streams.column(sort)
+    if kind in (None, "stream") and any(home.name == DEFAULT_VHOST for home in shown):
+        for place, stream in enumerate(list(call.service.store.queues.values())):
+            if (not text or text in stream.name.lower()) and not (hide_empty and not stream.log.live):
+                keyed.append((_key(read_stream(stream), stream.name, DEFAULT_VHOST), stream))
+            if not place % _LOOK_EVERY:
+                await stepwise.between()
+    page = [
+        work.row(queue) if isinstance(queue, WorkQueue) else streams.row(queue)
+        for _, queue in await ordered_page(keyed, _FIRST, query.flag("descending"), skip, limit)
+    ]
     return {
         "rows": page,
-        "total": len(rows),
+        "total": len(keyed),
         "can": [offered(identity, row.vhost, row.name) for row in page],
         "lines": [_line(dashboard, row, call.now) for row in page],
     }
 
 
-def _order(sort: str) -> Callable[[QueueRow], tuple[object, ...]]:
-    if sort not in _MAY_BE_UNKNOWN:
-        return attrgetter(sort, "name", "vhost")
-
-    def key(row: QueueRow) -> tuple[object, ...]:
-        value = getattr(row, sort)
-        return -1 if value is None else value, row.name, row.vhost
-
-    return key
+def _key(value: object, name: str, vhost: str) -> _Key:
+    return -1 if value is None else value, name, vhost
 
 
 def _line(dashboard: Dashboard, row: QueueRow, now: float) -> list[list[int]] | None:
@@ -97,7 +96,7 @@ def _line(dashboard: Dashboard, row: QueueRow, now: float) -> list[list[int]] | 
     return None if ring is None else ring.by_second(int(now))[:2]
 
 
-def queue_of(call: Call) -> WorkQueue:
+def queue_of(call: Call) -> Queue:
     """The queue in the path; raises 404, also for a vhost that the viewer does not see."""
     name = call.path["vhost"]
     vhost = call.context.broker.vhosts.get(name) if sees(call.identity, name) else None
@@ -112,16 +111,16 @@ async def show_queue(call: Call) -> object:
     context, queue = call.context, queue_of(call)
     dashboard, now = dashboard_of(context), call.now
     depth = queue.figures.depth
-    if queue.is_stream:
+    if not isinstance(queue, WorkQueue):
         stream = context.service.store.queues.get(queue.name)
         if stream is None:
             raise NotFound(f"no partitioned queue '{queue.name}'")
         row, ring = (
-            dashboard.queue_tables.stream_row(stream, now),
+            dashboard.watch.stream_columns(now).row(stream),
             context.sampler.partitioned.get(queue.name),
         )
     else:
-        row, ring = dashboard.queue_tables.work_row(queue, now), queue.figures.ring
+        row, ring = WorkColumns(context, now).row(queue), queue.figures.ring
     consumers = context.clients.consumers_of(queue.vhost, queue.name)
     kind = queue.options.queue_type
     policy = context.broker.policies.for_queue(queue.vhost, queue.name, kind)
@@ -140,8 +139,8 @@ async def show_queue(call: Call) -> object:
     }
 
 
-def _totals(queue: WorkQueue) -> dict[str, int] | None:
-    if queue.is_stream:
+def _totals(queue: Queue) -> dict[str, int] | None:
+    if not isinstance(queue, WorkQueue):
         return None
     figures = queue.figures
     totals = figures.totals(queue)
@@ -159,7 +158,7 @@ async def peek(call: Call) -> object:
     """Ready messages; they stay in the queue and are not marked redelivered."""
     context, queue = call.context, queue_of(call)
     call.identity.require_in(queue.vhost, Action.READ, queue.name)
-    if queue.is_stream:
+    if not isinstance(queue, WorkQueue):
         raise Refusal(400, f"{queue.name} is a partitioned queue: read it with /api/v1/messages")
     limit = call.query.number("limit", 10, 1, _PEEK_MOST)
     skip = call.query.number("offset", 0, 0, _PEEK_SKIP_MOST)
@@ -183,7 +182,7 @@ async def peek(call: Call) -> object:
 async def show_histograms(call: Call) -> object:
     """Ages and delivery counts of the waiting messages that are first in line."""
     queue = queue_of(call)
-    if queue.is_stream:
+    if not isinstance(queue, WorkQueue):
         raise Refusal(400, f"{queue.name} is a partitioned queue: see its partitions")
     now_ms, stepwise = int(call.now * 1000), Stepwise()
     ages, deliveries, seen = Histogram(_AGES), Histogram(_DELIVERIES), 0

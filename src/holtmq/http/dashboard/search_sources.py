@@ -267,30 +267,34 @@ async def sources_of(
     queues: list[WorkQueue] = []
     for vhost in list(context.broker.vhosts.values()):
         for queue in list(vhost.queues.values()):
-            if not queue.is_stream and (len(queue) or queue.unacked) and may(queue.vhost, queue.name):
+            if isinstance(queue, WorkQueue) and (queue.unacked or len(queue.store)):
                 queues.append(queue)
             await stepwise.between()
     queues = await ordered_page(queues, lambda queue: (queue.vhost, queue.name), False, 0, len(queues))
-    streams = [stream for stream in list(context.service.store.queues.values()) if may("/", stream.name)]
+    streams = list(context.service.store.queues.values())
     streams = await ordered_page(streams, lambda stream: stream.name, False, 0, len(streams))
     if "ready" in states:
-        for queue in queues:
-            yield Ready(context, 1, queue)
+        for queue in queues:  # a step of a search seldom gets to the last one, so ``may`` is asked late
+            if may(queue.vhost, queue.name):
+                yield Ready(context, 1, queue)
     if "unacked" in states:
         held = await _held(context, stepwise)
         for queue in queues:
-            if queue.id in held:
+            if queue.id in held and may(queue.vhost, queue.name):
                 yield Unacked(context, 2, queue, held[queue.id])
     if "delayed" in states and with_delayed:
         yield Delayed(context, 3, list(context.broker.flow.delayed))
     if "retained" in states:
         for stream in streams:
-            yield Retained(context, 4, stream, "/")
+            if may("/", stream.name):
+                yield Retained(context, 4, stream, "/")
     if "dead" in states:
         for queue in queues:
-            yield Ready(context, 5, queue, dead_only=True)
+            if may(queue.vhost, queue.name):
+                yield Ready(context, 5, queue, dead_only=True)
         for stream in streams:
-            yield Letters(context, 6, stream, "/")
+            if may("/", stream.name):
+                yield Letters(context, 6, stream, "/")
 
 
 async def _held(context: Context, stepwise: Stepwise) -> dict[int, list[Lease]]:

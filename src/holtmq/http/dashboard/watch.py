@@ -4,16 +4,20 @@ Owns: the order of the scan, the current thresholds, the lags of groups (so many
 turn). Must not touch: the rules, which are ``attention``'s.
 """
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 import msgspec
 
+from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.figures.rings import Ring
 from holtmq.broker.partitioned.groups.group import Group, micros
-from holtmq.broker.partitioned.statistics import GroupCounts, Steps, count_group
+from holtmq.broker.partitioned.statistics import Steps, count_lag
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.parameters import THRESHOLDS
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.dashboard.attention import (
     GROWING_MINUTES,
     Finding,
@@ -28,7 +32,7 @@ from holtmq.http.dashboard.attention import (
     urgency,
 )
 from holtmq.http.dashboard.fresh import Fresh
-from holtmq.http.dashboard.queue_table import QueueRow, QueueTables
+from holtmq.http.dashboard.queue_columns import QueueRow, StreamColumns, WorkColumns, held_since_ms, is_shown
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.stepwise import Stepwise
 
@@ -36,26 +40,29 @@ _FRESH_SECONDS: Final = 2.0
 _PARTITIONS_AT_ONCE: Final = 4_000  # per scan, over all groups: about 20 ms
 _US: Final = 1_000_000
 _LOOK_EVERY: Final = 32  # queues between two looks at the clock
+_TWO_MINUTES: Final = 120  # the last complete minute began at most so long ago
 _SHOWN_MOST: Final = 200
 _COLLECTED_MOST: Final = 1_000  # sorted in about 1 ms
 
 
 class Findings(NamedTuple):
-    """The worst findings, and how many there are."""
+    """The worst findings, how many there are, and what the scan counted on its way."""
 
     worst: list[Finding]
     total: int
+    queues: int  # of both kinds
+    stored: int  # messages in partitioned queues
 
 
 class Watch:
     """The findings of one node, cached for two seconds."""
 
-    def __init__(self, context: Context, queue_tables: QueueTables) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._queue_tables = queue_tables
         self._findings = Fresh(self._look, context.clock, _FRESH_SECONDS)
         self._lags_refreshed = Fresh(self._refresh_lags, context.clock, _FRESH_SECONDS)
         self._lags: dict[tuple[str, str], GroupLag] = {}
+        self._oldest_unread: dict[str, float] = {}  # seconds by stream, over its groups, at the last count
         self._next_group = 0
         self._counting: _Counting | None = None
 
@@ -87,43 +94,77 @@ class Watch:
         self._findings.expire()
 
     async def _look(self, now: float) -> Findings:
-        context, stepwise, limits = self._context, Stepwise(), self.thresholds
+        context, limits = self._context, self.thresholds
         healthy, reason = context.health()
         found = _Worst()
         found.add(of_node(context.alarm(), healthy, reason))
         replica = context.replica()
         if replica is not None:
             found.add(of_standbys(replica.peers, limits, now))
-        holders = await self.holders(now - limits.unacked_seconds)
         lags = await self.refreshed_lags()
-        none: list[Holder] = []
-        quiet_seconds = min(limits.unread_seconds, limits.oldest_seconds)
-        for place, row in enumerate((await self._queue_tables.queues()).rows):
-            held = holders.get((row.vhost, row.name), none) if holders else none
-            if held or row.died_today or (row.ready and not _is_quiet(row, quiet_seconds, limits)):
-                # A backlog that has grown by so many messages has at least so many.
-                grown = row.ready >= limits.growing_messages
-                if not (held or grown) and found.has_worse_than(row, limits, now):
-                    found.count()
-                else:
-                    net = _net_by_minute(self.ring(row), now) if grown else []
-                    found.add(of_queue(row, held, net, limits, now))
-            if not place % _LOOK_EVERY:
-                await stepwise.between()
+        queues = await self._look_at_work_queues(found, limits, now)
+        stored = await self._look_at_streams(found, limits, now)
         for lag in lags.values():
             found.add(of_group(lag, limits, now))
-        return found.findings()
+        return found.findings(queues + len(context.service.store.queues), stored)
 
-    async def holders(self, before: float) -> dict[tuple[str, str], list[Holder]]:
-        """Consumers that have held a message since this time or longer, by vhost and queue."""
-        stepwise = Stepwise()
-        found: dict[tuple[str, str], list[Holder]] = {}
-        for place, row in enumerate(self._context.clients.holding(int(before * 1000))):
-            if row is not None:
-                found.setdefault((row.queue.vhost, row.queue.name), []).extend(holders_of([row]))
-            if not place % _LOOK_EVERY:
-                await stepwise.between()
-        return found
+    async def _look_at_work_queues(self, found: "_Worst", limits: Thresholds, now: float) -> int:
+        """Add what needs attention about them; return how many there are. Most need none: these are
+        recognised without making a row."""
+        columns, stepwise, count = WorkColumns(self._context, now), Stepwise(), 0
+        unread_ms = int((now - limits.unread_seconds) * 1000)
+        oldest_ms = int((now - limits.oldest_seconds) * 1000)
+        growing, arrived, none = limits.growing_messages, columns.arrived_ms, list[Holder]()
+        for vhost in list(self._context.broker.vhosts.values()):
+            for place, queue in enumerate(list(vhost.queues.values())):
+                if not place % _LOOK_EVERY:
+                    await stepwise.between()
+                if not is_shown(queue):
+                    continue
+                count += 1
+                ready, figures = len(queue.store), queue.figures
+                held = self._stuck_holders(queue, limits, now) if queue.unacked else none
+                # A backlog that has grown by so many messages has at least so many.
+                net = _net_by_minute(figures.ring, now) if ready >= growing else []
+                if not held and figures.dead_letters is None and queue.paused is None and not net:
+                    if not ready:
+                        continue
+                    arrived_ms = arrived(queue)
+                    if not queue.consumers and (arrived_ms is None or arrived_ms <= unread_ms):
+                        found.add_unread(arrived_ms, queue)
+                        continue
+                    if arrived_ms is None or arrived_ms > oldest_ms or not queue.consumers:
+                        continue
+                found.add(of_queue(columns.row(queue), held, net, limits, now))
+        for queue in found.unread():
+            found.add(of_queue(columns.row(queue), none, [], limits, now))
+            await stepwise.between()
+        return count
+
+    async def _look_at_streams(self, found: "_Worst", limits: Thresholds, now: float) -> int:
+        """Add what needs attention about partitioned queues; return how many messages they store."""
+        columns, stepwise, stored = self.stream_columns(now), Stepwise(), 0
+        vhost = self._context.broker.vhosts.get(DEFAULT_VHOST)
+        for stream in list(self._context.service.store.queues.values()):
+            stored += stream.log.live
+            row = columns.row(stream)
+            net = _net_by_minute(self.ring(row), now) if row.ready >= limits.growing_messages else []
+            amqp = vhost.queues.get(stream.name) if vhost is not None else None
+            held = self._stuck_holders(amqp, limits, now) if amqp is not None else []
+            found.add(of_queue(row, held, net, limits, now))
+            await stepwise.between()
+        return stored
+
+    def stream_columns(self, now: float) -> StreamColumns:
+        """The columns of partitioned queues, with their oldest unread messages as last counted."""
+        return StreamColumns(self._context, now, self._oldest_unread)
+
+    def _stuck_holders(self, queue: Queue, limits: Thresholds, now: float) -> list[Holder]:
+        """The consumers of a queue that hold messages, if one of them has had one for too long."""
+        since = held_since_ms(queue)
+        if since is None or now - since / 1000 < limits.unacked_seconds:
+            return []
+        return holders_of(self._context.clients.consumers_of(queue.vhost, queue.name))
 
     def ring(self, row: QueueRow) -> Ring | None:
         """The counts of a queue over time; None when it was not used yet."""
@@ -147,15 +188,16 @@ class Watch:
             queue, group = groups[(self._next_group + step) % len(groups)]
             counting = self._counting
             if counting is None or counting.group is not group:
-                counting = _Counting(group, count_group(queue, group, now))
+                counting = _Counting(group, count_lag(queue, group))
             left -= 1  # a group without partitions costs something, too
             left = await counting.go_on(left, stepwise)
             counts = counting.result
             self._counting = None if counts is not None else counting
             if counts is not None:
-                age = 0.0 if counts.oldest_us is None else max(0.0, (micros(now) - counts.oldest_us) / _US)
+                lag, oldest_us = counts
+                age = 0.0 if oldest_us is None else max(0.0, (micros(now) - oldest_us) / _US)
                 self._lags[queue.name, group.name] = GroupLag(
-                    queue=queue.name, group=group.name, messages=counts.lag, seconds=round(age, 1)
+                    queue=queue.name, group=group.name, messages=lag, seconds=round(age, 1)
                 )
             if left <= 0:
                 finished = counts is not None
@@ -164,10 +206,10 @@ class Watch:
         else:
             self._next_group = 0
         oldest: dict[str, float] = {}
-        for lag in self._lags.values():
-            if lag.messages:
-                oldest[lag.queue] = max(lag.seconds, oldest.get(lag.queue, 0.0))
-        self._queue_tables.oldest_unread = oldest
+        for one in self._lags.values():
+            if one.messages:
+                oldest[one.queue] = max(one.seconds, oldest.get(one.queue, 0.0))
+        self._oldest_unread = oldest
         return self._lags
 
 
@@ -177,54 +219,42 @@ class _Worst:
 
     def __init__(self) -> None:
         self._found: list[Finding] = []
+        self._unread: list[tuple[float, str, str, WorkQueue]] = []
         self._dropped = 0
-        self._last: tuple[int, str] | None = None  # since and name, once the worst are all bad
 
     def add(self, findings: list[Finding]) -> None:
         """Add findings."""
         self._found += findings
         if len(self._found) >= _COLLECTED_MOST:
-            self._prune()
+            self._found.sort(key=urgency)
+            self._dropped += len(self._found) - _SHOWN_MOST
+            del self._found[_SHOWN_MOST:]
 
-    def count(self) -> None:
-        """Count one that is not among the worst."""
-        self._dropped += 1
+    def add_unread(self, arrived_ms: int | None, queue: WorkQueue) -> None:
+        """Add a queue about which all that can be found is that it has no reader."""
+        self._unread.append((math.inf if arrived_ms is None else arrived_ms, queue.name, queue.vhost, queue))
+        if len(self._unread) >= _COLLECTED_MOST:
+            self.unread()
 
-    def has_worse_than(self, row: QueueRow, limits: Thresholds, now: float) -> bool:
-        """Whether all that can be found about this queue is that it has no reader, and that is not among the
-        worst."""
-        return (
-            self._last is not None
-            and row.kind != "stream"
-            and not row.consumers
-            and not row.paused
-            and not row.died_today
-            and row.oldest is not None
-            and row.oldest >= limits.unread_seconds
-            and (int(now * 1000) - int(row.oldest * 1000), row.name) > self._last
-        )
+    def unread(self) -> list[WorkQueue]:
+        """The queues of ``add_unread`` that may be among the worst."""
+        self._unread.sort()
+        self._dropped += len(self._unread[_SHOWN_MOST:])
+        del self._unread[_SHOWN_MOST:]
+        return [queue for *_, queue in self._unread]
 
-    def findings(self) -> Findings:
+    def findings(self, queues: int, stored: int) -> Findings:
         """The worst first."""
-        self._prune()
-        return Findings(self._found, len(self._found) + self._dropped)
-
-    def _prune(self) -> None:
         self._found.sort(key=urgency)
-        self._dropped += len(self._found[_SHOWN_MOST:])
-        del self._found[_SHOWN_MOST:]
-        last = self._found[-1] if len(self._found) == _SHOWN_MOST else None
-        self._last = None
-        if last is not None and last.severity == "bad" and last.since is not None:
-            self._last = last.since, last.name
+        return Findings(self._found[:_SHOWN_MOST], len(self._found) + self._dropped, queues, stored)
 
 
 class _Counting:
     """A group that is being counted, over several scans if it is large."""
 
-    def __init__(self, group: Group, steps: Steps[GroupCounts]) -> None:
+    def __init__(self, group: Group, steps: Steps[tuple[int, int | None]]) -> None:
         self.group = group
-        self.result: GroupCounts | None = None
+        self.result: tuple[int, int | None] | None = None  # of ``count_lag``
         self._steps = steps
 
     async def go_on(self, most: int, stepwise: Stepwise) -> int:
@@ -242,17 +272,8 @@ class _Counting:
             await stepwise.between()
 
 
-def _is_quiet(row: QueueRow, seconds: float, limits: Thresholds) -> bool:
-    """Whether no rule can find anything about a queue's waiting messages: most queues of a large broker."""
-    return (
-        row.oldest is not None
-        and row.oldest < seconds
-        and row.ready < limits.growing_messages
-        and not row.paused
-    )
-
-
 def _net_by_minute(ring: Ring | None, now: float) -> list[int]:
-    if ring is None:
+    """Messages in minus out, by minute; nothing for a queue that cannot have grown in each of them."""
+    if ring is None or now - ring.counted_at > _TWO_MINUTES:
         return []
     return [came - acked for came, _, acked in ring.recent_minutes(int(now), GROWING_MINUTES)]

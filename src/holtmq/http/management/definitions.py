@@ -8,9 +8,9 @@ from typing import Final
 from holtmq.auth import passwords
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
-from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.management.call import ManagementCall, Row
 from holtmq.http.management.listing import Rows
 from holtmq.http.management.runtime import global_rows, parameter_rows, topic_row
@@ -100,7 +100,7 @@ def _inside(broker: Broker, vhosts: list[VHost]) -> dict[str, Rows]:
     }
 
 
-def _queue_definition(queue: WorkQueue) -> dict[str, object]:
+def _queue_definition(queue: Queue) -> dict[str, object]:
     return {
         "name": queue.name,
         "vhost": queue.vhost,

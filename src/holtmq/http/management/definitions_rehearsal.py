@@ -10,9 +10,9 @@ from typing import Final
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.pending_bindings import End
 from holtmq.broker.topology.vhost import VHost
-from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.management.wire import BindingIn
 from holtmq.journal import MemoryJournal
 from holtmq.journal.encoded_batch import EncodedBatch
@@ -58,10 +58,10 @@ def traits(stage: Broker, names: Names) -> dict[End, tuple[object, bool]]:
     for end in names.ends:
         vhost, is_exchange, name = end
         where = stage.vhost(vhost).destination(name, is_exchange)
-        if isinstance(where, WorkQueue):
-            found[end] = None, where.persisted
-        else:
+        if isinstance(where, Exchange):
             found[end] = (where.kind, where.inner_kind), where.durable
+        else:
+            found[end] = None, where.persisted
     return found
 
 

@@ -12,6 +12,7 @@ from cryptography import x509
 from holtmq.auth.permissions import Action
 from holtmq.broker.message import make_address
 from holtmq.broker.work.leases import Holder, Ledger
+from holtmq.broker.work.work_queue import require_work_queue
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import ALL_ACTIONS, LOGIN
 from holtmq.http.management.call import NODE, Answer, ManagementCall, Row
@@ -136,7 +137,9 @@ async def aliveness(call: ManagementCall) -> object:
     properties = flow.publish_properties.of(header)
     route = broker.resolve(vhost, "", _ALIVENESS, make_address("", _ALIVENESS))
     flow.publishing.publish(route, properties, header, body)
-    queue = vhost.queue(_ALIVENESS)
+    queue = require_work_queue(
+        vhost.queue(_ALIVENESS), "delete it, so that the test can declare a work queue"
+    )
     message = broker.get(queue)
     if message is not None:
         ledger = Ledger()

@@ -16,8 +16,9 @@ from holtmq.auth.permissions import Action
 from holtmq.auth.rights import IMPERSONATOR
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message, make_address
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Holder, Ledger
-from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.broker.work.work_queue import require_work_queue
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import READ_QUEUE, WRITE_EXCHANGE
 from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
@@ -146,7 +147,7 @@ def _properties(given: PropertiesIn) -> Properties:
 
 async def get(call: ManagementCall) -> object:
     given = call.json(GetIn)
-    queue = call.vhost.queue(call.path["queue"])
+    queue = require_work_queue(call.vhost.queue(call.path["queue"]), "consume from it, do not get")
     call.require(Action.READ, queue.name)
     if not 0 < given.count <= _MOST_MESSAGES:
         raise Refusal(400, f"count is from 1 to {_MOST_MESSAGES}")
@@ -178,7 +179,7 @@ async def get(call: ManagementCall) -> object:
 
 
 def message_row(
-    queue: WorkQueue | None,
+    queue: Queue | None,
     message: Message,
     wanted: GetEncoding = GetEncoding.AUTO,
     truncate: int | None = None,

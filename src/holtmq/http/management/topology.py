@@ -14,7 +14,8 @@ from holtmq.broker.figures.queue_figures import Totals
 from holtmq.broker.figures.sampling import totals_of
 from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
-from holtmq.broker.streams.stream_queue import StreamQueue
+from holtmq.broker.streams.stream_queue import stored_name
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.queue_arguments import WITHOUT_EFFECT
 from holtmq.broker.topology.queue_options import QueueType
 from holtmq.broker.topology.vhost import QueueExchange, VHost
@@ -33,20 +34,20 @@ from holtmq.http.management.wire import (
 )
 
 
-def listed_queues(vhost: VHost) -> list[WorkQueue]:
+def listed_queues(vhost: VHost) -> list[Queue]:
     """The queues of a vhost, sorted by name, without the internal ones of direct reply-to."""
     hidden = DIRECT_REPLY_TO + "."
     return [vhost.queues[name] for name in sorted(vhost.queues) if not name.startswith(hidden)]
 
 
-async def queue_totals(queues: list[WorkQueue]) -> tuple[int, int, int]:
+async def queue_totals(queues: list[Queue]) -> tuple[int, int, int]:
     """(ready messages, unacknowledged messages, consumers) of these queues together."""
     rows = await collected((len(queue), queue.unacked, len(queue.consumers)) for queue in queues)
     ready, unacked, consumers = zip(*rows, strict=True) if rows else ((), (), ())
     return sum(ready), sum(unacked), sum(consumers)
 
 
-async def _unacked_bytes(call: ManagementCall, queues: list[WorkQueue]) -> dict[int, int]:
+async def _unacked_bytes(call: ManagementCall, queues: list[Queue]) -> dict[int, int]:
     """Bytes of the unacknowledged messages, by queue id."""
     if not any(queue.unacked for queue in queues):
         return {}
@@ -57,7 +58,7 @@ async def _unacked_bytes(call: ManagementCall, queues: list[WorkQueue]) -> dict[
     return found
 
 
-async def _queue_rows(call: ManagementCall, queues: list[WorkQueue]) -> Iterator[dict[str, object]]:
+async def _queue_rows(call: ManagementCall, queues: list[Queue]) -> Iterator[dict[str, object]]:
     asked = message_stats.wanted(call.query, call.context.clock())
     unacked = await _unacked_bytes(call, queues)
     return (
@@ -72,16 +73,16 @@ async def _queue_rows(call: ManagementCall, queues: list[WorkQueue]) -> Iterator
     )
 
 
-def _stats(call: ManagementCall, queue: WorkQueue, asked: message_stats.Wanted) -> dict[str, object]:
-    if not isinstance(queue, StreamQueue):
+def _stats(call: ManagementCall, queue: Queue, asked: message_stats.Wanted) -> dict[str, object]:
+    if isinstance(queue, WorkQueue):
         return message_stats.queue_stats(queue, asked)
-    name = queue.stored_as
+    name = stored_name(queue.vhost, queue.name)
     counts = call.context.service.counters.queues.get(name)
     ring = call.context.sampler.partitioned.get(name)
     return message_stats.stats(totals_of(counts) if counts is not None else Totals(0, 0, 0), ring, asked)
 
 
-def queue_row(call: ManagementCall, queue: WorkQueue) -> dict[str, object]:
+def queue_row(call: ManagementCall, queue: Queue) -> dict[str, object]:
     kind = queue.options.queue_type
     policy = call.broker.policies.for_queue(queue.vhost, queue.name, kind)
     operator = call.broker.operator_policies.for_queue(queue.vhost, queue.name, kind)
@@ -115,7 +116,7 @@ def _state(pause: Pause | None) -> dict[str, object]:
     return {"state": "paused", "paused": {"since": pause.since_ms, "by": pause.by, "reason": pause.reason}}
 
 
-def asked_queue(call: ManagementCall) -> WorkQueue:
+def asked_queue(call: ManagementCall) -> Queue:
     name = call.path["queue"]
     found = call.vhost.queues.get(name)
     if found is None:

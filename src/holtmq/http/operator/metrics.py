@@ -121,7 +121,7 @@ class NodeCollector(Collector):
         consumers = GaugeMetricFamily("holt_amqp_queue_consumers", "Consumers", labels=labels)
         for queue in self._context.broker.queues_by_id.values():
             where = (queue.vhost, queue.name)
-            ready.add_metric(where, len(queue.store))
+            ready.add_metric(where, len(queue))
             unacked.add_metric(where, queue.unacked)
             consumers.add_metric(where, len(queue.consumers))
         yield from (ready, unacked, consumers)

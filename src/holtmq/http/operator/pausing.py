@@ -11,7 +11,7 @@ from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.errors import NotFound
 from holtmq.broker.partitioned.commands import admin
 from holtmq.broker.pausing import Pause
-from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.broker.topology.destinations import Queue
 from holtmq.http.engine.endpoints import CONFIGURE_QUEUE, Call, Endpoint
 
 _PATH: Final = "/api/v1/operator/queues/{vhost}/{queue}/pause"
@@ -23,7 +23,7 @@ class PauseIn(msgspec.Struct, forbid_unknown_fields=True):
     reason: str = ""
 
 
-def queue_in_path(call: Call) -> WorkQueue | None:
+def queue_in_path(call: Call) -> Queue | None:
     """The queue that the path names; None for a partitioned queue that has no AMQP name. Raises NotFound."""
     vhost, name = call.path["vhost"], call.path["queue"]
     home = call.context.broker.vhosts.get(vhost)

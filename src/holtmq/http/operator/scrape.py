@@ -7,7 +7,7 @@ does not depend on the number of queues; ``/metrics/per-object`` adds ``scrape_r
 import os
 import platform
 import resource
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -20,7 +20,7 @@ from holtmq import __version__
 from holtmq.auth.rights import PUBLIC
 from holtmq.durations import Durations
 from holtmq.http.engine.context import Context
-from holtmq.http.engine.endpoints import MONITOR, Call, Endpoint, Reply
+from holtmq.http.engine.endpoints import MONITOR, Call, Endpoint, Reply, Stream
 from holtmq.http.management.call import NODE
 from holtmq.http.management.runtime import cluster_name
 from holtmq.http.operator.system import metrics as metrics_as_json
@@ -198,10 +198,15 @@ async def metrics(call: Call) -> object:
 
 async def per_object(call: Call) -> object:
     """The node's totals, and a row for every queue and group."""
+    return Stream(_per_object(call.context, call.now), _TEXT)
+
+
+async def _per_object(context: Context, now: float) -> AsyncGenerator[bytes, None]:
     from holtmq.http.operator.scrape_rows import row_text  # it imports the dashboard, which imports this
 
-    rows = await row_text(call.context, call.now)
-    return Reply(200, b"".join([_text(Node(call.context, "per-object")), *rows]), _TEXT)
+    yield _text(Node(context, "per-object"))
+    async for piece in row_text(context, now):
+        yield piece
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

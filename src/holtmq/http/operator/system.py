@@ -119,8 +119,22 @@ async def damaged(call: Call) -> object:
                 "position": row.position,
                 "size": row.size,
                 "reason": row.reason,
+                "messages": 1,
             }
             for row in found.rows
+        ]
+        + [
+            {
+                "where": "spilled",
+                "vhost": lost.vhost,
+                "queue": lost.name,
+                "offset": None,
+                "position": None,
+                "size": lost.size,
+                "reason": lost.reason,
+                "messages": lost.messages,
+            }
+            for lost in found.lost
         ],
     }
 

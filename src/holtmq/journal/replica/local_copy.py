@@ -349,7 +349,7 @@ class LocalCopy:
             )
 
     def _damaged(self, base: int, position: int, problem: str) -> None:
-        if position >= self._fetched_from:
+        if position >= self._fetched_from and self._is_as_fetched(base, position):
             raise JournalCorrupt(
                 f"the log {self._store.name} in PostgreSQL is damaged at position {position}: {problem}"
             )
@@ -359,6 +359,21 @@ class LocalCopy:
         )
         self._note(base, 0)
         raise StartAgain(f"the segment at {base} is damaged at {position}: {problem}")
+
+    def _is_as_fetched(self, base: int, position: int) -> bool:
+        """Whether the file has the bytes of PostgreSQL's row there: then the row is damaged, not the file."""
+        part = self._parts.get(base)
+        if part is None or part.kind is not Kind.PLAIN:
+            return True
+        found = self._store.last_row(part.id, position + 1)
+        if found is None:
+            return True
+        start, length, digest = found
+        file = self._disk.open(segment_name(base))
+        try:
+            return sha256(file.pread(length, start - base + HEADER_SIZE)).digest() == digest
+        finally:
+            file.close()
 
     def close(self) -> None:
         """Close the file."""

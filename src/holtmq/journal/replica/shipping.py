@@ -47,9 +47,9 @@ class Shipper:
         """A checkpoint is valid in the folder: upload it before anything is reclaimed."""
         self._asking(lambda: self._ship_checkpoints(position, older))
 
-    def refetch(self, base: int) -> bool:
+    def refetch(self, base: int, *, is_open: bool) -> bool:
         """Replace a damaged segment of the folder by PostgreSQL's copy."""
-        return self._refetching.replace(base)
+        return self._refetching.replace(base, is_open=is_open)
 
     def reclaimed(self, sealed: Collection[int], deleted: Collection[int]) -> None:
         """Segments were deleted or compacted in the folder: do the same in PostgreSQL."""

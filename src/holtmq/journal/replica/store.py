@@ -15,7 +15,7 @@ from uuid import UUID
 
 from psycopg import errors, sql
 
-from . import schema
+from . import epochs, schema
 from .errors import Fenced, ReplicaRefused, StartAgain
 from .session import PatientConnection, Session
 
@@ -210,10 +210,7 @@ class LogStore:
     def epoch_after(self, epoch: int) -> int | None:
         """Where the log ended when the next epoch began; None when there is no later epoch."""
         with self.session.connection() as connection:
-            found = connection.execute(
-                "SELECT min(start) FROM holtmq.epoch WHERE log = %s AND epoch > %s", (self.id, epoch)
-            ).fetchone()
-        return None if found is None else found[0]
+            return epochs.lowest_start_after(connection, self.id, epoch)
 
     def take_over(self, owner: Owner, seen: LogState, end: int) -> int | None:
         """Take the log over and return the new epoch; None when it has changed since ``seen``.
@@ -248,10 +245,7 @@ class LogStore:
             " successor = CASE WHEN owner_process = %s THEN successor ELSE '' END WHERE id = %s",
             (epoch + 1, owner.name, owner.folder, owner.process, owner.process, self.id),
         )
-        connection.execute(
-            "INSERT INTO holtmq.epoch (log, epoch, start, owner) VALUES (%s, %s, %s, %s)",
-            (self.id, epoch + 1, end, owner.name),
-        )
+        epochs.begin(connection, self.id, epoch + 1, end, owner.name)
         return epoch + 1
 
     def end_backend(self, pid: int) -> None:
@@ -345,8 +339,8 @@ class LogStore:
 
     def not_ready(self) -> list[int]:
         """The parts that are not ready: unfinished uploads, and what is to be dropped."""
+        query = "SELECT id FROM holtmq.part WHERE log = %s AND NOT ready"
         with self.session.connection() as connection:
-            query = "SELECT id FROM holtmq.part WHERE log = %s AND NOT ready"
             return [row[0] for row in connection.execute(query, (self.id,))]
 
     def require(self, connection: PatientConnection, owner: Owner) -> None:
@@ -361,8 +355,9 @@ class LogStore:
     def remove(self) -> None:
         """Drop the log and all its data. Only for test logs: a node that runs on it stops."""
         with self.session.connection() as connection, connection.transaction():
-            query = "SELECT id FROM holtmq.part WHERE log = %s"
-            for (part,) in connection.execute(query, (self.id,)).fetchall():
+            for (part,) in connection.execute(
+                "SELECT id FROM holtmq.part WHERE log = %s", (self.id,)
+            ).fetchall():
                 schema.drop_rows_table(connection, part)
             connection.execute("DELETE FROM holtmq.log WHERE id = %s", (self.id,))
 

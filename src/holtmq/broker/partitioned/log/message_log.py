@@ -13,7 +13,7 @@ CHUNK_SHIFT: Final = 13
 CHUNK_ROWS: Final = 1 << CHUNK_SHIFT
 _MASK: Final = CHUNK_ROWS - 1
 GONE: Final = 0xFFFF_FFFF  # in the partition column: the message is no longer stored
-_NO_FINGERPRINT: Final = 1 << 63  # a fingerprint that no transaction id has: those have 60 bits
+NO_FINGERPRINT: Final = 1 << 63  # a fingerprint that no transaction id has: those have 60 bits
 
 
 class Partition:
@@ -175,7 +175,7 @@ class MessageLog:
         """Delete one message. Its row remains for its partition, without the fingerprint."""
         chunk = self._row(offset)
         chunk.partitions[offset & _MASK] = GONE
-        chunk.fingerprints[offset & _MASK] = _NO_FINGERPRINT | offset
+        chunk.fingerprints[offset & _MASK] = NO_FINGERPRINT | offset
         self.live -= 1
         self._find_first()
 
