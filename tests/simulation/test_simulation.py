@@ -40,7 +40,7 @@ from simulation.__main__ import main
 from simulation.world import World
 
 SEEDS = int(os.environ.get("HOLT_SIMULATION_SEEDS", "300"))
-MOST_HISTORIES = 5_000  # to find a planted bug; about one in 200 meets the rarest
+MOST_HISTORIES = 5_000  # to find a planted bug; how rare the rarest is has not been measured
 _WORKERS = 4
 
 pytestmark = pytest.mark.timeout(3600)  # by their number, not by the clock: a busy machine is slow
