@@ -197,9 +197,10 @@ class Broker:
         """
         arguments = dict(arguments or {})
         named = self.users.vhost(vhost.name)
+        default_type = named.default_queue_type if named is not None else ""
         # As in RabbitMQ, only for queues that every type can be.
-        if named is not None and named.default_queue_type and durable and not (exclusive or auto_delete):
-            arguments.setdefault("x-queue-type", named.default_queue_type)
+        if default_type not in ("", "classic") and durable and not (exclusive or auto_delete):
+            arguments.setdefault("x-queue-type", default_type)
         if not name:
             kind = arguments.get("x-queue-type", QueueType.CLASSIC.value)
             if self.dialect.refuse_server_names and kind != QueueType.CLASSIC.value:

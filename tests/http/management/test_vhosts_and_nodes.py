@@ -271,3 +271,10 @@ def test_a_shovel_for_amqp_1_0_is_named_and_an_import_keeps_it(http: httpx.Clien
     )
     assert kept.status_code == 204
     assert http.get("/parameters/shovel/%2F/one-o").json()["value"] == value
+
+
+def test_a_node_has_what_monitors_divide(http: httpx.Client) -> None:
+    (row,) = http.get("/nodes").json()
+
+    for name in ("fd", "sockets", "proc"):
+        assert 0 <= row[f"{name}_used"] <= row[f"{name}_total"], name

@@ -5,6 +5,7 @@ Owns: these answers, and fixed answers for what a single node does not have. Mus
 
 import os
 import resource
+import threading
 from contextlib import suppress
 from typing import Final
 
@@ -25,6 +26,7 @@ from holtmq.http.management.runtime import cluster_name
 from holtmq.http.management.topology import listed_queues, queue_totals
 from holtmq.http.operator.system import resident_bytes, total_memory
 
+_THREADS_MOST: Final = 4_194_304
 _CLOSED: Final = "Closed via management plugin"  # RabbitMQ's text: people grep for it
 
 
@@ -115,6 +117,14 @@ def _node(call: ManagementCall) -> dict[str, object]:
         "fd_used": len(os.listdir("/proc/self/fd")),
         "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "sockets_used": context.clients.counts()[0],
+        "sockets_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        # Checks for monitors divide one by the other: the threads of this process and the limit of Linux.
+        "proc_used": threading.active_count(),
+        "proc_total": _THREADS_MOST,
+        "run_queue": 0,
+        "mem_calculation_strategy": "rss",
+        "db_dir": "" if data.memory else str(data.dir),
+        "enabled_plugins": [],
         "mem_used": resident_bytes(),
         "mem_limit": limits.memory_bytes(total_memory()),
         "mem_alarm": "memory" in alarm,
