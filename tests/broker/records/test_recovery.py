@@ -7,6 +7,7 @@ from core_support import START_MS, Bench, drain, headers_of
 
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
+from holtmq.broker.records import recovered_queue
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.journal.fake_disk import FakeDisk, Keep
 
@@ -374,7 +375,7 @@ def test_levels_above_a_lowered_ceiling_are_merged_in_order_of_arrival() -> None
     bench = Bench(max_priority=9)
     bench.declare("q", {"x-max-priority": 9})
     for n in range(10):
-        bench.publish("q", b"%d" % n, priority=9 - n)
+        bench.publish("q", b"%d" % n, priority=(9, 5, 7)[n % 3])
     bench.checkpoint()
     bench.max_priority = 5
 
@@ -386,6 +387,25 @@ def test_levels_above_a_lowered_ceiling_are_merged_in_order_of_arrival() -> None
     bench.turn()
 
     assert bench.bodies("q") == [b"%d" % n for n in range(10)]
+
+
+def test_settled_messages_are_forgotten_in_the_fold_and_no_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovered_queue, "_TRIM", 4)
+    bench.declare("q")
+    bench.fill("q", *[b"%d" % n for n in range(30)])
+    session = bench.session()
+    for _ in range(23):  # over the limit several times, each with a record of its own
+        lease = session.get("q")
+        assert lease is not None
+        session.ack(lease.number)
+        bench.turn()
+    bench.sync()
+
+    bench.crash()
+
+    assert bench.bodies("q") == [b"%d" % n for n in range(23, 30)]
 
 
 def test_exclusive_queues_and_queues_that_are_not_durable_are_gone(bench: Bench) -> None:

@@ -5,6 +5,7 @@ from partitioned_support import Node, ids, node_with
 
 from holtmq.broker.errors import LimitReached
 from holtmq.broker.partitioned.commands.retention import decide_clear, decide_retention
+from holtmq.broker.partitioned.events import MessageDeleted
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 from holtmq.broker.partitioned.log.message_log import CHUNK_ROWS
@@ -122,6 +123,20 @@ def test_what_waited_too_long_is_filed_for_each_group_when_asked_for() -> None:
     assert letters == [(g, n, "Maximum wait time exceeded") for g in ("g", "h") for n in (0, 1)]
     assert node.pop("g", batch=5) == []
     assert run(node) == 0
+
+
+def test_a_deleted_message_does_not_become_a_dead_letter_when_it_is_overdue() -> None:
+    """Its body may be gone already: the letter would refer to a record that no file holds."""
+    node = node_with(max_wait_seconds=10, dead_letter_queue=True)
+    node.push("p", "a", "b", "c")
+    node.pop("g", partition="nowhere", mode="all")
+    node.ack(node.pop("g"), AckStatus.RETRY, group="g")
+    node.commit(node.queue.number, MessageDeleted(0, 1))
+    node.now += 11
+
+    run(node)
+
+    assert [letter.position for letter in node.queue.dead_letters] == [0, 2]
 
 
 def test_with_no_reader_at_all_the_overdue_are_filed_for_the_nameless() -> None:
