@@ -13,7 +13,7 @@ from spark_support import Shop, batches
 
 from holtmq.spark.errors import InvalidOption
 from holtmq.spark.options import sink_options, work_options
-from holtmq.spark.work_source import Handful, WorkStreamReader, _body, _leased
+from holtmq.spark.work_source import TaskMessages, WorkStreamReader, _body, _leased
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -115,8 +115,8 @@ def test_only_batches_that_are_over_are_acknowledged_and_the_rest_is_given_back(
     reader.stop()
 
     assert (first, again, second) == ({"taken": 2}, {"taken": 2}, {"taken": 3})
-    assert isinstance(handful, Handful)
-    assert isinstance(replayed, Handful)
+    assert isinstance(handful, TaskMessages)
+    assert isinstance(replayed, TaskMessages)
     assert [row.payload for row in handful.rows] == [b"1", b"2"]
     assert replayed.rows == [], "a new driver has no leases of the old one"
     assert channel.basic_get(shop.name("tasks"), auto_ack=True)[2] == b"3"

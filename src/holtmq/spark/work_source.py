@@ -84,7 +84,7 @@ class Leased:
         }
 
 
-class Handful(InputPartition):
+class TaskMessages(InputPartition):
     """One task's messages."""
 
     def __init__(self, rows: Sequence[Leased]) -> None:
@@ -160,10 +160,10 @@ class WorkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = self._leased.get(end[_TAKEN], [])
         pieces = min(len(rows), self._options.min_partitions)
         bounds = [len(rows) * piece // pieces for piece in range(pieces + 1)] if pieces else []
-        return [Handful(rows[bounds[i] : bounds[i + 1]]) for i in range(pieces)] or [Handful(())]
+        return [TaskMessages(rows[bounds[i] : bounds[i + 1]]) for i in range(pieces)] or [TaskMessages(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Handful)
+        assert isinstance(partition, TaskMessages)
         if partition.rows:
             yield self._batch(partition.rows)
 

@@ -97,8 +97,8 @@ class ConnectionView:
 
 
 def work_queue(broker: Broker, name: str, vhost: str = "/") -> WorkQueue:
-    """The work queue of this name."""
-    found = broker.vhost(vhost).queue(name)
+    """The work queue of this name, also an exclusive one."""
+    found = broker.vhost(vhost).queues[name]
     assert isinstance(found, WorkQueue), f"{found} is a stream"
     return found
 

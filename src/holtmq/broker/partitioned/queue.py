@@ -35,7 +35,6 @@ from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter, DeadLett
 from holtmq.broker.partitioned.log.dedup import MAX_ENTRIES, DedupIndex, Fingerprinter, fingerprint
 from holtmq.broker.partitioned.log.delivery_log import DeliveryLog
 from holtmq.broker.partitioned.log.identifiers import message_id
-from holtmq.broker.partitioned.log.leaving import GivenIds, forget_partitions, let_go_under_lease, trim
 from holtmq.broker.partitioned.log.message_log import (
     GONE,
     NO_FINGERPRINT,
@@ -43,6 +42,7 @@ from holtmq.broker.partitioned.log.message_log import (
     MessageLog,
     Partition,
 )
+from holtmq.broker.partitioned.log.removal import GivenIds, drop_from_lease, forget_partitions, trim
 from holtmq.broker.pausing import Pause
 
 # (offset, journal position) -> the message's transaction id; None when it cannot be read.
@@ -344,7 +344,7 @@ class PartitionedQueue:
         where.punch(position)
         self.given_ids.forget((offset,), self.dead_letters)
         for group in self.groups.values():
-            if let_go_under_lease(group, index, position, where):
+            if drop_from_lease(group, index, position, where):
                 self._offer(group, index)
         self._trim(where, where.first)  # the oldest position is never a hole
         self.log.drop_dead(self.dedup.floor)

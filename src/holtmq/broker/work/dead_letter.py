@@ -84,7 +84,7 @@ class Death:
 
 
 def last_death(header: bytes) -> Death | None:
-    """The latest death that a content header tells of; None when it tells of none."""
+    """The latest death in a content header; None when it has none."""
     try:
         headers = raw_headers(header[PROPERTIES_AT:])
     except CodecError:

@@ -185,7 +185,7 @@ class TimedLeases:
         loan.leases[transaction_id].remove(lease)
         if not loan.leases[transaction_id]:
             del loan.leases[transaction_id]
-            self._let_go(queue, transaction_id, name)
+            self._forget_holder(queue, transaction_id, name)
             if not loan.leases:
                 del self._loans[name]
                 if loan.timer is not None:
@@ -260,7 +260,7 @@ class TimedLeases:
                         return name, loan, lease
         return None
 
-    def _let_go(self, queue: WorkQueue, transaction_id: str, lease_id: str) -> None:
+    def _forget_holder(self, queue: WorkQueue, transaction_id: str, lease_id: str) -> None:
         held = self._held[queue.id]
         others = held[transaction_id]
         if isinstance(others, dict):
@@ -281,7 +281,7 @@ class TimedLeases:
             return
         del self._loans[lease_id]
         for transaction_id in loan.leases:
-            self._let_go(loan.queue, transaction_id, lease_id)
+            self._forget_holder(loan.queue, transaction_id, lease_id)
         leases = [lease for same in loan.leases.values() for lease in same]
         for lease in leases:
             self._ledger.end(lease.number)

@@ -48,7 +48,7 @@ class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 class ClientRow(msgspec.Struct, kw_only=True, gc=False):
     """One connection at a glance. ``held_since``: when its oldest unacked delivery was made, in milliseconds.
-    The rates are set by whoever has read the connection before."""
+    The rates are set by a reader that has seen the connection before."""
 
     name: str
     client: str  # the name it gave itself

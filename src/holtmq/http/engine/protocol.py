@@ -138,7 +138,7 @@ class HttpConnection(asyncio.Protocol):
         self._reading = None
         active, self._active = self._active, None
         if active is not None:
-            self._let_go(active)
+            self._free_body(active)
             active.disconnected = True
             if active.on_lost is not None:
                 active.on_lost()
@@ -302,7 +302,7 @@ class HttpConnection(asyncio.Protocol):
         request.keep_alive = False  # the rest of the body may still be on its way
         request.fail(Refusal(413, f"The request body is larger than {limit} bytes"))
 
-    def _let_go(self, request: HttpRequest) -> None:
+    def _free_body(self, request: HttpRequest) -> None:
         request.chunks = []
         if request.reserved:
             size, request.reserved = request.reserved, 0
@@ -318,7 +318,7 @@ class HttpConnection(asyncio.Protocol):
     def write_answer(self, request: HttpRequest, data: bytes) -> None:
         """Write a whole answer, head and body."""
         if request.reserved:
-            self._let_go(request)
+            self._free_body(request)
         request.chunks = []
         transport = self.transport
         if request.disconnected or transport.is_closing():
@@ -337,7 +337,7 @@ class HttpConnection(asyncio.Protocol):
         chunks: AsyncGenerator[bytes, None],
     ) -> None:
         """Answer piece by piece, as fast as the client reads."""
-        self._let_go(request)
+        self._free_body(request)
         request.is_streaming = True
         transport = self.transport
         transport.write(request.head_of(200, content_type, headers, None))

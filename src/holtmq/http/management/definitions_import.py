@@ -22,7 +22,7 @@ from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
-from holtmq.http.management.definitions_rehearsal import Names, rehearsal, stamp, traits
+from holtmq.http.management.definitions_rehearsal import Names, binding_ends, rehearsal, stamp
 from holtmq.http.management.runtime import (
     VHOST_LIMITS_COMPONENT,
     ParameterIn,
@@ -151,7 +151,7 @@ def _still_fits(broker: Broker, plan: "_Plan", names: Names, rehearsed: Broker) 
     """
     stage, _ = rehearsal(broker, names)
     deque(plan.parts(stage), maxlen=0)
-    return traits(stage, names) == traits(rehearsed, names)
+    return binding_ends(stage, names) == binding_ends(rehearsed, names)
 
 
 @dataclass(frozen=True, slots=True)

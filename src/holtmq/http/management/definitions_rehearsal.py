@@ -52,7 +52,7 @@ class ChangesJournal(MemoryJournal):
         return self.batch.add(kind, payload)
 
 
-def traits(stage: Broker, names: Names) -> dict[End, tuple[object, bool]]:
+def binding_ends(stage: Broker, names: Names) -> dict[End, tuple[object, bool]]:
     """What decides whether bindings are accepted and journalled. Raises NotFound if an end is missing."""
     found: dict[End, tuple[object, bool]] = {}
     for end in names.ends:

@@ -149,7 +149,7 @@ class ReplicatedOpening:
 
     @contextmanager
     def _abandoning(self) -> Iterator[None]:
-        """Let go of everything after an error, and give it a type that the caller knows."""
+        """Release everything after an error, and give the error a type that the caller knows."""
         try:
             yield
         except BaseException as exc:

@@ -200,7 +200,7 @@ class MessageLog:
             self._row(offset).live += 1
             self._dead.discard(offset >> CHUNK_SHIFT)
 
-    def let_go(self, offsets: Iterable[int]) -> None:
+    def release(self, offsets: Iterable[int]) -> None:
         """Release the rows of holes that their partition has trimmed."""
         for offset in offsets:
             chunk = self._row(offset)

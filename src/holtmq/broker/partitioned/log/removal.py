@@ -49,13 +49,13 @@ def trim(where: Partition, first: int, log: MessageLog) -> list[int]:
     gone = where.offsets[: first - where.first].tolist()
     if gone:
         where.last_us = log.created_us(gone[-1])
-        log.let_go([gone[hole - where.first] for hole in where.holes_in(where.first, first)])
+        log.release([gone[hole - where.first] for hole in where.holes_in(where.first, first)])
         log.forget(gone)
         where.cut(first)
     return gone
 
 
-def let_go_under_lease(group: Group, index: int, position: int, where: Partition) -> bool:
+def drop_from_lease(group: Group, index: int, position: int, where: Partition) -> bool:
     """Take a deleted message out of the group's lease; return whether the partition may be claimable now."""
     leases = group.leases
     cursor = group.cursor(index)
