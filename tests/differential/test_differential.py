@@ -6,6 +6,7 @@
 import json
 from collections.abc import Iterator
 
+import pika
 import pytest
 
 from differential import Step, sequence
@@ -42,3 +43,19 @@ def test_a_sequence_is_shortened_to_the_steps_that_show_a_difference() -> None:
 def test_the_same_seed_is_the_same_sequence() -> None:
     assert sequence(7) == sequence(7)
     assert sequence(7) != sequence(8)
+
+
+def test_a_message_without_time_to_live_expires_behind_another_one() -> None:
+    with TestBroker() as broker, pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q")
+        channel.basic_publish("", "q", b"stays")
+        channel.basic_publish("", "q", b"expires", pika.BasicProperties(expiration="0"))
+        channel.queue_declare("q", passive=True)
+        broker.clock.advance(milliseconds=1)
+        got: list[bytes] = []
+        channel.basic_consume("q", lambda *delivery: got.append(delivery[3]))
+        channel.basic_qos(prefetch_count=5)  # its answer comes behind all deliveries
+        connection.process_data_events(0)
+
+        assert got == [b"stays"]
