@@ -11,7 +11,7 @@ WORKERS ?= 2
 # Extra arguments for pytest or `holt serve`: make test ARGS="tests/journal -x"
 ARGS ?=
 
-.PHONY: help setup setup-run setup-test check format test e2e soak soak-spark soak-failover damage reliability frameworks bench screenshots bench-spark dist docs demo run clean
+.PHONY: help setup setup-run setup-test check format test e2e soak soak-spark soak-failover damage reliability differential frameworks bench screenshots bench-spark dist docs demo run clean
 
 help: ## List the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ screenshots: setup-test ## Take pictures of every page of the dashboard, into ./
 
 reliability: setup-test ## Try all that docs/reliability.md claims and print one table; SCALE=0.1 is a tenth of it
 	@$(BIN)/python -m bench.reliability --scale $${SCALE:-1} $(ARGS)
+
+differential: setup-test ## Play SEEDS (200) random sequences of methods on RabbitMQ and HoltMQ and compare every reply
+	@PYTHONPATH=tests $(BIN)/python -m differential --first $$(date +%s) --seeds $${SEEDS:-200} $(ARGS)
 
 frameworks: setup-test ## Run the frameworks' hello worlds: dramatiq, FastStream, taskiq, nameko, NestJS, rascal, ...
 	@scripts/setup-frameworks.sh

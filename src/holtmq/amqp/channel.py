@@ -199,6 +199,9 @@ class Channel:
 
     def _return(self, route: Route, header: bytes, body: bytes) -> None:
         self.counts.returned += 1
+        visible = self.flow.publish_properties.of(header).visible_bytes
+        if visible is not None:
+            header = header[:PROPERTIES_AT] + visible
         self.send(BasicReturn(ReplyCode.NO_ROUTE, "NO_ROUTE", route.exchange.name, route.routing_key))
         for frame in content_frames(self.number, header, body, self.max_payload):
             self.outbox.append(frame)

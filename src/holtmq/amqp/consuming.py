@@ -56,10 +56,10 @@ class Consuming:
             self._consume_replies(method)
             return
         channel = self._channel
+        tag = self._new_tag(method)  # first, as in RabbitMQ: a tag used twice ends the connection
         queue = channel.topology.queue(method.queue)
         self._connection.rights.check(Action.READ, queue.name)
         self._refuse_as_rabbitmq(queue, method.no_ack)
-        tag = self._new_tag(method)
         priority = method.arguments.get("x-priority", _LOW_PRIORITY)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise ChannelFault(

@@ -76,8 +76,8 @@ class ExchangeChanges:
         refuse_default(source)
         if to_exchange:
             refuse_default(destination)
+        exchange = vhost.exchange(source)  # first, as in RabbitMQ: if both are missing, it is named
         where = vhost.destination(destination, to_exchange, owner)
-        exchange = vhost.exchange(source)
         arguments = arguments or {}
         if not vhost.bind(exchange, where, routing_key, arguments) or not _lasts(exchange, where):
             return False

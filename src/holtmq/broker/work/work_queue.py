@@ -486,7 +486,7 @@ class WorkQueue:
         for message in messages:
             deadline = self.deadline_ms(message)
             # A TTL of zero means "now or never": a consumer that can take it in this turn gets it.
-            if 0 < deadline <= now_ms and deadline > message.arrived_ms:
+            if 0 < deadline <= now_ms and now_ms > message.arrived_ms:
                 self.outcasts.append((Reason.EXPIRED, message))
                 self.figures.dropped += 1
             else:

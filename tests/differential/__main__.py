@@ -1,0 +1,132 @@
+"""``PYTHONPATH=tests python -m differential``: random sequences on RabbitMQ and HoltMQ, side by side.
+
+Owns: the command line, the two brokers, shortening a sequence that shows a difference. Must not touch: what a
+sequence is (``steps``), what is compared (``player``).
+"""
+
+import base64
+import json
+import logging
+import signal
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import click
+
+from differential import Player, Seen, Step, sequence
+from holtmq.config import load
+from holtmq.testing import TestBroker
+from rabbitmq import started
+
+RECORDED: Final = Path(__file__).with_name("recorded.json")
+_SETTLE_SECONDS: Final = 0.012
+_numbers = count(1)
+
+Play = Callable[[list[Step]], list[Seen]]
+
+
+def on_broker(
+    amqp_port: int, http_url: str, settle_seconds: float, then: Callable[[], None] = lambda: None
+) -> Play:
+    """Plays a sequence in a vhost of its own; ``then`` is called after each step."""
+
+    def call(method: str, path: str, body: bytes = b"{}") -> None:
+        login = base64.b64encode(b"guest:guest").decode()
+        headers = {"authorization": f"Basic {login}", "content-type": "application/json"}
+        request = urllib.request.Request(http_url + "/api" + path, body, headers, method=method)
+        urllib.request.urlopen(request, timeout=60).close()
+
+    def play(steps: list[Step]) -> list[Seen]:
+        vhost = f"differential-{next(_numbers)}"
+        call("PUT", f"/vhosts/{quote(vhost)}")
+        call("PUT", f"/permissions/{quote(vhost)}/guest", b'{"configure":".*","write":".*","read":".*"}')
+        player = Player(amqp_port, vhost, settle_seconds)
+        try:
+            seen: list[Seen] = []
+            for step in steps:
+                seen.append(json.loads(json.dumps(player.play(step))))  # as a recorded one
+                then()
+            return seen
+        finally:
+            player.close()
+            call("DELETE", f"/vhosts/{quote(vhost)}")
+
+    return play
+
+
+def on_holt(broker: TestBroker) -> Play:
+    """Plays on HoltMQ, where a step takes 20 ms: messages with a time to live of 0 must expire."""
+    return on_broker(broker.amqp_port, broker.http_url, 0.0, lambda: broker.clock.advance(milliseconds=20))
+
+
+def first_difference(theirs: list[Seen], ours: list[Seen]) -> int | None:
+    """The number of the first step whose outcome differs."""
+    return next((at for at, (one, other) in enumerate(zip(theirs, ours, strict=True)) if one != other), None)
+
+
+def shortened(steps: list[Step], differs: Callable[[list[Step]], bool]) -> list[Step]:
+    """Leave out steps as long as the difference stays."""
+    at = len(steps) - 2
+    while at >= 0:
+        fewer = steps[:at] + steps[at + 1 :]
+        if differs(fewer):
+            steps = fewer
+        at -= 1
+    return steps
+
+
+@click.command()
+@click.option("--first", default=1, show_default=True, help="First seed.")
+@click.option("--seeds", default=100, show_default=True, help="How many.")
+@click.option("--length", default=40, show_default=True, help="Steps of a sequence.")
+@click.option("--shorten", default=5, show_default=True, help="How many differences to shorten.")
+@click.option("--record", is_flag=True, help="Write the sequences with RabbitMQ's replies to recorded.json.")
+def main(first: int, seeds: int, length: int, shorten: int, record: bool) -> None:
+    """Compare; every difference is shown with the shortest sequence that shows it, and the status is 1."""
+    logging.disable(logging.CRITICAL)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # RabbitMQ is a process of its own: end it, too
+    found, kept = 0, []
+    with tempfile.TemporaryDirectory() as folder:
+        other = started(Path(folder) / "rabbitmq")
+        try:
+            with TestBroker(config=load({"HOLT_PROFILE": "rabbitmq"}).config) as broker:
+                ours = on_holt(broker)
+                theirs = on_broker(other.amqp_port, other.http_url, _SETTLE_SECONDS)
+                slowly = on_broker(other.amqp_port, other.http_url, _SETTLE_SECONDS * 6)
+
+                def differs(steps: list[Step]) -> bool:
+                    return first_difference(slowly(steps), ours(steps)) is not None
+
+                for seed in range(first, first + seeds):
+                    steps = sequence(seed, length)
+                    seen, at = theirs(steps), None
+                    at = first_difference(seen, ours(steps))
+                    if at is not None and differs(steps := steps[: at + 1]):
+                        found += 1
+                        steps = shortened(steps, differs) if found <= shorten else steps
+                        _show(seed, steps, slowly(steps), ours(steps))
+                    elif at is None:
+                        kept.append({"seed": seed, "steps": steps, "seen": seen})
+        finally:
+            other.stop()
+    if record:
+        RECORDED.write_text("[\n" + ",\n".join(json.dumps(one) for one in kept) + "\n]\n")
+    click.echo(f"{seeds} sequences of {length} steps from seed {first}: {found} differ")
+    sys.exit(1 if found else 0)
+
+
+def _show(seed: int, steps: list[Step], theirs: list[Seen], ours: list[Seen]) -> None:
+    click.echo(f"\nseed {seed}:")
+    for step in steps:
+        click.echo(f"  {json.dumps(step)}")
+    click.echo(f"  RabbitMQ: {json.dumps(theirs[-1])}\n  HoltMQ:   {json.dumps(ours[-1])}")
+
+
+if __name__ == "__main__":
+    main()
