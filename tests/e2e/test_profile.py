@@ -5,6 +5,7 @@ Owns: one check for each setting that the profile changes; a setting without a c
 
 from collections.abc import Callable, Iterator
 
+import httpx
 import pytest
 from e2e_support import RawPeer
 from msgspec.structs import replace
@@ -179,6 +180,20 @@ def _product(broker: TestBroker, peer: RawPeer, as_rabbitmq: bool, name: str) ->
 @row("amqp.product_version")
 def _version(broker: TestBroker, peer: RawPeer, as_rabbitmq: bool, name: str) -> None:
     assert (_server_properties(peer)["version"] == "3.13.7") == as_rabbitmq
+
+
+@row("compatibility.brief_http_refusals")
+def _refusals(broker: TestBroker, peer: RawPeer, as_rabbitmq: bool, name: str) -> None:
+    peer.open()
+    with httpx.Client(base_url=broker.http_url + "/api", auth=("guest", "guest"), timeout=60) as http:
+        missing = http.get(f"/queues/%2F/{name}")
+        http.put("/users/viewer", json={"password": "secret", "tags": "management"})
+        refused = http.get("/users", auth=("viewer", "secret"))
+
+    assert missing.json()["error"] == "Object Not Found"
+    assert (missing.json()["reason"] == "Not Found") == as_rabbitmq
+    assert refused.status_code == (401 if as_rabbitmq else 403)
+    assert ("www-authenticate" in refused.headers) == as_rabbitmq
 
 
 @row("amqp.max_priority")

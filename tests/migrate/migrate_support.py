@@ -19,7 +19,7 @@ import pika.exceptions
 
 from ports import free_port
 
-DEADLINE = 120.0  # seconds; reached only by a test that would fail anyhow
+DEADLINE = 300.0  # seconds; reached only by a test that would fail anyhow
 
 
 class NewBroker:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pika
 import pytest
 from click.testing import CliRunner, Result
 from shovel_support import Operator
@@ -142,3 +143,21 @@ def test_another_migration_is_refused_while_one_is_under_way(
     assert other.exit_code == 1
     assert "under way" in other.output
     old.close()
+
+
+def test_the_plan_names_auto_delete_and_exclusive_queues(
+    source: TestBroker, target: TestBroker, migrate: Migrate
+) -> None:
+    with pika.BlockingConnection(pika.URLParameters(source.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("mine", exclusive=True)
+        channel.queue_declare("brief", durable=True, auto_delete=True)
+        channel.basic_publish("", "brief", b"stays")
+
+        applied = migrate("--management", source.http_url, "--yes")
+
+    assert applied.exit_code == 0, applied.output
+    assert "messages of auto-delete queue 'brief' in vhost '/': the queue is declared here" in applied.output
+    assert "exclusive queue 'mine' in vhost '/': it belongs to a connection" in applied.output
+    new = Operator(target.http_url, target.amqp_url)
+    assert new.messages("brief") == 0

@@ -12,7 +12,7 @@ import httpx
 import pika
 
 T = TypeVar("T")
-DEADLINE = 90.0  # seconds; reached only by a test that would fail anyhow
+DEADLINE = 180.0  # seconds; reached only by a test that would fail anyhow
 
 
 def eventually(probe: Callable[[], T], what: str = "") -> T:

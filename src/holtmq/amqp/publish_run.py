@@ -91,7 +91,7 @@ class PublishRun:
         first_seq = counted = seq = flow.seq
         sample_at = seq + -seq % _SAMPLE
         journalled = False
-        dropped = 0
+        dropped = more_copies = 0
         last_address = b""
         queues: QueueSet | None = None
         found: QueueSet | None
@@ -130,8 +130,8 @@ class PublishRun:
                             break
                         if not address.startswith(exchange):  # both begin with the name's length
                             if targets is not None and seq != counted:
-                                flow.count(targets.exchange, seq - counted)
-                                counted = seq
+                                flow.count(targets.exchange, seq - counted, more_copies)
+                                counted, more_copies = seq, 0
                             exchange = address[: key_at - 1]
                             targets = self._targets(exchange)
                             token = targets.token if targets is not None else None
@@ -192,6 +192,7 @@ class PublishRun:
                             seq -= 1
                             break
                         journalled = True
+                        more_copies += len(found.queues) - 1
                         at = stop + 1
                         continue
                     message = Message(seq, address, header, body, now_ms, 0, properties & _PRIORITY, True)
@@ -213,6 +214,7 @@ class PublishRun:
                         flow.touch(queue)
                 else:
                     flow.place(message, found.work_queues)
+                    more_copies += len(found.queues) - 1
                     if not found.queues:
                         dropped += 1
                 at = stop + 1
@@ -225,7 +227,7 @@ class PublishRun:
         counts.received += taken
         channel.received += taken
         if targets is not None and seq != counted:
-            flow.count(targets.exchange, seq - counted)
+            flow.count(targets.exchange, seq - counted, more_copies)
         counts.dropped += dropped
         self._exchange = exchange
         # With more misses than hits the lookup is not worth its cost.

@@ -17,6 +17,7 @@ from holtmq.amqp.connection import Connection, Phase
 from holtmq.amqp.errors import ConnectionFault
 from holtmq.amqp.handshake import Settings
 from holtmq.amqp.protocol import AmqpProtocol
+from holtmq.auth.attempts import Protocol
 from holtmq.auth.bearers import identity_of, looks_like_token
 from holtmq.auth.login import Authenticator, LoginRefused
 from holtmq.auth.login_queue import TooManyLogins
@@ -171,6 +172,7 @@ class AmqpServer:
         connection = protocol.connection
         if self._verifier is not None and looks_like_token(password):
             identity = await self._of_token(self._verifier, protocol, password)
+            self._count(protocol, name if identity is None else identity.name, identity is not None)
             if connection.phase is Phase.HANDSHAKE and identity is not None and not self.refusal:
                 connection.handshake.checked(identity.name, identity)
                 self.wake()
@@ -188,10 +190,14 @@ class AmqpServer:
             user = found.name
         except (LoginRefused, TooManyLogins) as refusal:
             log.warning("login refused", extra={"reason": str(refusal), "peer": protocol.peer})
+        self._count(protocol, name, user is not None)
         self._logged_in(connection, user)
 
+    def _count(self, protocol: AmqpProtocol, name: str, succeeded: bool) -> None:
+        address = protocol.peer.rpartition(":")[0]
+        self.authenticator.attempts.count(Protocol.AMQP, address, name, succeeded=succeeded)
+
     def _logged_in(self, connection: Connection, user: str | None) -> None:
-        self.authenticator.attempts.amqp.count(user is not None)
         if connection.phase is Phase.HANDSHAKE:
             if self.refusal:
                 connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, self.refusal))

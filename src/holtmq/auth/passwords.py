@@ -61,6 +61,12 @@ def exported_hash(password_hash: str) -> tuple[str, str] | None:
     return (algorithm, encoded) if algorithm in _RABBITMQ else None
 
 
+def hash_for_rabbitmq(password: str) -> str:
+    """A salted SHA-256 hash in RabbitMQ's form, as definitions carry it."""
+    salt = secrets.token_bytes(_SALT_BYTES)
+    return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
+
+
 def _verify_imported(algorithm: str, encoded: str, password: str) -> bool:
     raw = base64.b64decode(encoded)
     salt, digest = raw[:_SALT_BYTES], raw[_SALT_BYTES:]

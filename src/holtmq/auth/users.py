@@ -38,6 +38,8 @@ class Vhost(msgspec.Struct, frozen=True):
     name: str
     description: str = ""
     tags: tuple[str, ...] = ()
+    default_queue_type: str = ""  # of queues that are declared without a type; empty: classic
+    protected_from_deletion: bool = False
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -91,7 +93,7 @@ class UserStore:
         return True
 
     def put_vhost(self, vhost: Vhost) -> None:
-        """Add the vhost, or replace its description and tags."""
+        """Add the vhost, or replace what is known about it."""
         self.changes += 1
         self._vhosts[vhost.name] = vhost
 

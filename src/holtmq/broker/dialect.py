@@ -26,6 +26,7 @@ class Dialect:
     silent_handshake_errors: bool = False
     unreadable_names_close_connection: bool = False
     consumer_timeout_closes_channel: bool = False
+    brief_http_refusals: bool = False
 
 
 HOLT = Dialect()

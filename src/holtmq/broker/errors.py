@@ -17,6 +17,10 @@ class Conflict(BrokerError):
     """The request contradicts the state: inequivalent argument, in use, not empty, bad value."""
 
 
+class Protected(Conflict):
+    """The object is protected from deletion."""
+
+
 class AccessRefused(BrokerError):
     """The user may not do this, or the name is reserved."""
 

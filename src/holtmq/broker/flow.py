@@ -90,9 +90,10 @@ class Flow:
         self.delays = Delays(self)
         self.batch: Batch | None = None  # open between ``begin`` and ``commit``
 
-    def count(self, exchange: QueueExchange, messages: int) -> None:
-        """Count messages that were published to an exchange."""
+    def count(self, exchange: QueueExchange, messages: int, more_copies: int = 0) -> None:
+        """Count messages that were published to an exchange, and their copies beyond one each."""
         exchange.published += messages
+        exchange.more_copies += more_copies
         self.used_exchanges.add(exchange)
 
     def write_gathered(self) -> None:

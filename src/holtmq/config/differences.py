@@ -168,6 +168,13 @@ DIFFERENCES: Final = (
         "compatibility.unreadable_names_close_connection",
     ),
     Difference(
+        "refusals of the management API",
+        "404 with the reason `Not Found`; 401 for missing tags and permissions",
+        "404 with the name of what is missing; 403",
+        "the reason helps people find the error; a browser asks for the password again after 401",
+        "compatibility.brief_http_refusals",
+    ),
+    Difference(
         "limits of a stream",
         "whole segments are dropped (`x-stream-max-segment-size-bytes`)",
         "single messages are dropped, within `queue.retention_interval_ms`; only payload bytes count; the "

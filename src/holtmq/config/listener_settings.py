@@ -127,6 +127,9 @@ class Compatibility(msgspec.Struct, frozen=True, kw_only=True):
     consumer_timeout_closes_channel: Annotated[
         bool, _as_rabbitmq("A delivery not acked in time closes its channel, on every type of queue.")
     ] = False
+    brief_http_refusals: Annotated[
+        bool, _as_rabbitmq("The management API answers 404 without a name, and 401 to missing rights.")
+    ] = False
 
 
 class Interceptors(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ Owns: those four formats. Must not touch: how values are found.
 import json
 from collections.abc import Iterable
 
+from holtmq.config import Config
 from holtmq.config.catalogue import Setting, all_settings, section_help, section_names
 from holtmq.config.load import Loaded
 
@@ -34,6 +35,12 @@ def effective_json(loaded: Loaded) -> str:
         {s.name: {"value": _plain(s, loaded.value(s)), "origin": loaded.origin(s)} for s in all_settings()},
         indent=2,
     )
+
+
+def settings_of(config: Config) -> dict[str, object]:
+    """Every setting of a running node with its value; secrets masked."""
+    loaded = Loaded(config, {}, None)
+    return {s.name: _plain(s, loaded.value(s)) for s in all_settings()}
 
 
 def markdown() -> str:

@@ -1,7 +1,7 @@
 """Every route that RabbitMQ's description of its HTTP API lists is served, or named as missing with why.
 
 The list was written down from the description that the package rabbitmq-server 3.10.8 installs, and from
-the routes that RabbitMQ 4 has added since.
+the routes of RabbitMQ 4's dispatcher that were added since.
 """
 
 from pathlib import Path
@@ -112,17 +112,35 @@ GET /api/shovels
 GET /api/shovels/V
 GET DELETE /api/shovels/vhost/V/S
 DELETE /api/shovels/vhost/V/S/restart
+POST DELETE /api/vhosts/V/deletion/protection
+GET /api/nodes/N/memory
+GET /api/nodes/N/memory/relative
+GET /api/environment
+GET /api/config/effective
+GET /api/queues/quorum/V/Q/status
+POST /api/queues/quorum/V/Q/replicas/add
+DELETE /api/queues/quorum/V/Q/replicas/delete
+POST /api/queues/quorum/replicas/on/N/grow
+DELETE /api/queues/quorum/replicas/on/N/shrink
+DELETE /api/reset
+DELETE /api/reset/N
+GET /api/auth/hash_password/P
+GET /api/connections/C/sessions
+GET /api/healthchecks/node
+GET /api/healthchecks/node/N
+GET /api/health/checks/metadata-store/initialized
+GET /api/health/checks/metadata-store/initialized/with-data
+GET /api/health/checks/reached-target-cluster-size
+GET /api/health/checks/quorum-queues-without-elected-leaders/all-vhosts/
+GET /api/health/checks/quorum-queues-without-elected-leaders/all-vhosts/pattern/P
+GET /api/health/checks/quorum-queues-without-elected-leaders/vhost/V/
+GET /api/health/checks/quorum-queues-without-elected-leaders/vhost/V/pattern/P
 """
 MISSING = {
-    "/api/nodes/N/memory": "Erlang's allocators; the node's mem_used is in /api/nodes",
     "/api/nodes/N/memory/ets": "Erlang's tables",
     "/api/top/N": "Erlang's processes",
-    "/api/environment": "Erlang's application environment; `holt config` shows the settings",
-    "/api/queues/quorum/V/Q/status": "members of a cluster: there is one node",
-    "/api/reset": "deletes the statistics: the rings have a fixed size and need no reset",
-    "/api/login": "a cookie for the management page; the dashboard has sessions",
-    "/api/auth/hash_password/P": "a password in a path ends up in logs",
-    "/api/vhosts/V/deletion/protection": "vhosts cannot be protected here",
+    "/api/login": "gives the management page the password back as a token; the dashboard has sessions",
+    "/api/users/U/queues": "who declared a queue is not kept",
 }
 
 

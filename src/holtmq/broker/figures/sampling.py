@@ -40,8 +40,8 @@ class Sampler:
         """Sample the exchanges in ``used``, one in each step."""
         for exchange in used:
             if exchange.ring is None:
-                exchange.ring = Ring((0,), second)
-            exchange.ring.record(second, (exchange.published,))
+                exchange.ring = Ring((0, 0), second)
+            exchange.ring.record(second, (exchange.published, exchange.routed))
             yield
 
     def sample(

@@ -11,10 +11,11 @@ from holtmq.broker.partitioned.events import DeadLettersRemoved
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.log.identifiers import dead_letter_id
+from holtmq.broker.partitioned.pending_commit import PendingCommit
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.partitioned.store import Change, StateRecord
+from holtmq.broker.partitioned.store import StateRecord
 
 
 def redrive_letters(
@@ -33,15 +34,13 @@ def redrive_letters(
         # The spool can hold a push, but not the removal of a dead letter.
         raise Conflict("pushes are suspended by maintenance: redrive when it has ended")
     name = queue.name if to is None or to.queue is None else to.queue
-    changes: list[Change] = []
-    records: list[bytes] = []
-    bodies: list[Body] = []
+    pending = PendingCommit(service.store, work_records=beside)
     items = [
         PushItem(name, queue.partitions[one.partition].name, _again(service, queue, one)) for one in letters
     ]
-    decided = service.decide_pushes(items, now, changes, records, bodies)
-    changes.append((queue.number, _removal(letters)))
-    service.store.commit(changes, records, bodies, work_records=beside)
+    decided = service.decide_pushes(items, now, pending)
+    pending.add(queue, [_removal(letters)])
+    pending.write()
     service.results(items, decided)
 
 

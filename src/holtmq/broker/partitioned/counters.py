@@ -37,6 +37,11 @@ class QueueCounts:
         self.partitions_created = self.partitions_deleted = 0
         self.lag_sum_us = self.lag_max_us = 0  # age of the oldest message of each delivery
 
+    def pushed(self, requests: int, messages: int, new_partitions: int) -> None:
+        self.push_requests += requests
+        self.push_messages += messages
+        self.partitions_created += new_partitions
+
     def popped(self, count: int, lag_us: int) -> None:
         self.pop_requests += 1
         self.pop_messages += count

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holtmq.broker.partitioned.groups.acknowledgment import AckOutcome, AckStatus
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome, AckStatus
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE, Delivery
 from holtmq.broker.partitioned.groups.subscriptions import StartRequest
 from holtmq.broker.partitioned.log.bodies import Body
@@ -113,9 +113,9 @@ class AckRequest(NamedTuple):
     error: str | None = None
 
     @property
-    def ack(self) -> tuple[int, str, AckStatus | None, str, str | None]:
-        """The fields of an ``Ack``."""
-        return self.partition, self.transaction_id, self.status, self.lease_id, self.error
+    def ack(self) -> Ack:
+        """The acknowledgment, without its queue and group."""
+        return Ack(self.partition, self.transaction_id, self.status, self.lease_id, self.error)
 
 
 class AckAnswer(NamedTuple):

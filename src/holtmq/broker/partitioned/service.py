@@ -31,8 +31,8 @@ from holtmq.broker.partitioned.extras.stream_state import StreamStates
 from holtmq.broker.partitioned.extras.timer_firing import Firing
 from holtmq.broker.partitioned.extras.timers import TimedMessages
 from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome
-from holtmq.broker.partitioned.log.bodies import Body, encode_bodies
 from holtmq.broker.partitioned.log.range_reads import DeliveryCheckpoints
+from holtmq.broker.partitioned.pending_commit import PendingCommit
 from holtmq.broker.partitioned.queue import Extension, PartitionedQueue
 from holtmq.broker.partitioned.queue_config import US
 from holtmq.broker.partitioned.requests import (
@@ -44,7 +44,7 @@ from holtmq.broker.partitioned.requests import (
     PushResult,
     Waiter,
 )
-from holtmq.broker.partitioned.store import Change, PartitionedStore, StateRecord
+from holtmq.broker.partitioned.store import PartitionedStore, StateRecord
 from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
 from holtmq.broker.partitioned.waiting.wide_pops import WideLines
 from holtmq.journal.interface import Journal
@@ -117,11 +117,9 @@ class PartitionedService:
         """
         if self.spool.holds:
             return self.store.commit((), state_records=self.spool.records(items), work_records=work_records)
-        changes: list[Change] = []
-        records: list[bytes] = []
-        bodies: list[Body] = []
-        decided = self.decide_pushes(items, now, changes, records, bodies, limited=False)
-        work_positions = self.store.commit(changes, records, bodies, work_records=work_records)
+        pending = PendingCommit(self.store, work_records=work_records)
+        decided = self.decide_pushes(items, now, pending, limited=False)
+        work_positions = pending.write()
         for name, mine, decision in decided:
             self._count(name, decision, len(mine), requests=len(mine))  # each was its own publish
         return work_positions
@@ -133,27 +131,22 @@ class PartitionedService:
         state_records: Sequence[StateRecord] = (),
         one_each: bool = False,
     ) -> list[PushResult]:
-        changes: list[Change] = []
-        records: list[bytes] = []
-        bodies: list[Body] = []
-        decided = self.decide_pushes(items, now, changes, records, bodies)
-        if changes or state_records:
-            self.store.commit(changes, records, bodies, state_records)
+        pending = PendingCommit(self.store, state_records)
+        decided = self.decide_pushes(items, now, pending)
+        pending.write()
         return self.results(items, decided, one_each)
 
     def decide_pushes(
         self,
         items: Sequence[PushItem],
         now: float,
-        changes: list[Change],
-        records: list[bytes],
-        bodies: list[Body],
+        pending: PendingCommit,
         limited: bool = True,
         apart: bool = False,
     ) -> list[Decided]:
-        """Decide pushes queue by queue; append what must be committed to the three lists."""
+        """Decide pushes queue by queue; add what must be committed to ``pending``."""
         return [
-            (name, mine, self._decide_push(name, mine, now, changes, records, bodies, limited, apart))
+            (name, mine, self._decide_push(name, mine, now, pending, limited, apart))
             for name, mine in _by_queue(items)
         ]
 
@@ -173,32 +166,20 @@ class PartitionedService:
         name: str,
         items: Sequence[PushItem],
         now: float,
-        changes: list[Change],
-        records: list[bytes],
-        bodies: list[Body],
+        pending: PendingCommit,
         limited: bool,
         apart: bool,
     ) -> PushDecision:
-        store = self.store
-        queue = store.queues.get(name)
-        if queue is None:
-            drafts = len({number for number, _ in changes if number >= store.next_queue})
-            if limited:
-                store.check_new(name, drafts)
-            queue, configured = store.draft(name, now, drafts)
-            changes.append((queue.number, configured))
+        queue = pending.home(name, now, refuses=limited)
         pairs = [(item[1], item[2].transaction_id) for item in items]
         decision = decide_push(queue, pairs, now, limited, apart=apart)
         if decision.event is not None:
-            changes.append((queue.number, decision.event))
-            cipher = store.cipher if queue.config.encryption_enabled else None
             duplicates = decision.duplicates
             if duplicates:
                 fresh = [item.body for place, item in enumerate(items) if place not in duplicates]
             else:
                 fresh = [item[2] for item in items]
-            records += encode_bodies(fresh, cipher)
-            bodies += fresh
+            pending.push(queue, decision.event, fresh)
         return decision
 
     def _results(
@@ -219,11 +200,8 @@ class PartitionedService:
         ]
 
     def _count(self, name: str, decision: PushDecision, items: int, requests: int) -> None:
-        counters = self.counters.of(name)
-        counters.push_requests += requests
-        counters.push_messages += items - len(decision.duplicates)
-        if decision.event is not None and decision.event.new_partitions:
-            counters.partitions_created += len(decision.event.new_partitions)
+        partitions = 0 if decision.event is None else len(decision.event.new_partitions)
+        self.counters.of(name).pushed(requests, items - len(decision.duplicates), partitions)
 
     def pop(self, request: PopRequest, now: float) -> Popped | None:
         """Deliver available messages, under a lease or auto-acked; None when there are none.
@@ -264,7 +242,7 @@ class PartitionedService:
         for place, request in enumerate(requests):
             places.setdefault((request.queue, request.group), []).append(place)
         for (number, group), mine in places.items():
-            acks = [Ack(*requests[place].ack) for place in mine]
+            acks = [requests[place].ack for place in mine]
             queue, outcomes = self.settle(number, group, acks, now)
             for place, outcome in zip(mine, outcomes, strict=True):
                 answers[place] = AckAnswer(outcome, queue)

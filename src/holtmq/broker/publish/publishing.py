@@ -81,6 +81,7 @@ class Publishing:
                 or route.version != route.vhost.version
             ):
                 return self._publish_special(route, properties, message)
+            exchange.more_copies += len(route.queues) - 1
             if not route.queues:
                 return _UNROUTED
             ids = route.durable_ids if persistent else b""
@@ -105,6 +106,7 @@ class Publishing:
             if not queue.dirty:
                 flow.touch(queue)
             return outcome
+        exchange.more_copies += len(route.queues) - 1
         if not route.queues:
             return _UNROUTED
         flow.place(message, route.work_queues)
@@ -121,7 +123,7 @@ class Publishing:
             and flow.stream_publishes.take(route, properties, body)
         ):
             flow.seq += 1
-            flow.count(route.exchange, 1)
+            flow.count(route.exchange, 1, len(route.queues) - 1)
             return _JOURNALLED
         return self.publish(route, properties, header, body)
 
@@ -163,6 +165,7 @@ class Publishing:
             elif isinstance(queue, WorkQueue) and queue.options.overflow is Overflow.REJECT_PUBLISH_DLX:
                 queue.outcasts.append((Reason.MAXLEN, unplaced(message)))
                 flow.touch(queue)
+        route.exchange.more_copies += len(accepted) - 1
         journalled = self._record_and_place(message, accepted)
         if len(accepted) < len(queues):
             return PublishOutcome.REFUSED

@@ -55,6 +55,12 @@ class VhostPut(Change, tag="vhost+", frozen=True):
     tags: list[str] = []
 
 
+class VhostSettingsPut(Change, tag="vhost-settings", frozen=True):
+    name: str
+    default_queue_type: str
+    protected_from_deletion: bool
+
+
 class VhostDeleted(Change, tag="vhost-", frozen=True):
     name: str
 
@@ -214,6 +220,7 @@ class JobDeleted(Change, tag="job-", frozen=True):
 
 AnyChange: TypeAlias = (
     VhostPut
+    | VhostSettingsPut
     | VhostDeleted
     | ExchangePut
     | ExchangeDeleted

@@ -34,6 +34,7 @@ from holtmq.broker.records.changes import (
     UserPut,
     VhostLimitsPut,
     VhostPut,
+    VhostSettingsPut,
     encode_change,
     pack_table,
 )
@@ -158,6 +159,8 @@ def _with_out(runs: list[array[int]], out: list[int]) -> list[array[int]]:
 def _topology(broker: Broker) -> Iterable[AnyChange]:
     for named in broker.users.vhosts():
         yield VhostPut(named.name, named.description, list(named.tags))
+        if named.default_queue_type or named.protected_from_deletion:
+            yield VhostSettingsPut(named.name, named.default_queue_type, named.protected_from_deletion)
     for user in broker.users.users():
         yield UserPut(user.name, user.password_hash, list(user.tags))
     for grant in broker.users.grants():

@@ -51,6 +51,7 @@ from holtmq.broker.records.changes import (
     VhostDeleted,
     VhostLimitsPut,
     VhostPut,
+    VhostSettingsPut,
     decode_change,
     unpack_table,
 )
@@ -255,6 +256,8 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, RecoveredQueue
     match change:
         case VhostPut(name, description, tags):
             broker.add_vhost(name, description, tags)
+        case VhostSettingsPut(name, default_queue_type, protected):
+            broker.access.apply_vhost_settings(name, default_queue_type, protected)
         case VhostDeleted(name):
             vhost = broker.vhosts.pop(name)
             for queue in vhost.queues.values():

@@ -5,10 +5,12 @@ Owns: these. Must not touch: how logins are checked, queues, sockets.
 
 from collections.abc import Callable, Mapping
 
+from msgspec.structs import replace
+
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.topic_permissions import TopicPermission, TopicPermissions
-from holtmq.auth.users import Grant, User, UserStore
-from holtmq.broker.errors import NotFound
+from holtmq.auth.users import Grant, User, UserStore, Vhost
+from holtmq.broker.errors import Conflict, NotFound
 from holtmq.broker.records.change_log import ChangeLog
 from holtmq.broker.records.changes import (
     PermissionDeleted,
@@ -19,8 +21,10 @@ from holtmq.broker.records.changes import (
     UserLimitsPut,
     UserPut,
     VhostLimitsPut,
+    VhostSettingsPut,
 )
 from holtmq.broker.topology.limits import USER_LIMITS, VHOST_LIMITS, Limits, read_limit
+from holtmq.broker.topology.queue_options import QueueType
 from holtmq.broker.topology.vhosts import VHosts
 
 
@@ -41,6 +45,40 @@ class AccessChanges:
         self.users.delete_vhost(name)
         self.topic_permissions.forget(vhost=name)
         self.limits.of_vhosts.pop(name, None)
+
+    def set_vhost_settings(
+        self, name: str, default_queue_type: str | None = None, protected_from_deletion: bool | None = None
+    ) -> None:
+        """Set the type of queues that are declared without one, and whether the vhost can be deleted.
+
+        None leaves a setting as it is.
+        """
+        self._vhosts.find(name)
+        known = self.users.vhost(name)
+        assert known is not None
+        kind = known.default_queue_type if default_queue_type is None else default_queue_type
+        protected = (
+            known.protected_from_deletion if protected_from_deletion is None else protected_from_deletion
+        )
+        types = [queue_type.value for queue_type in QueueType]
+        if kind and kind not in types:
+            raise Conflict(
+                f"{kind} is not a valid queue type: default_queue_type is one of {', '.join(types)}"
+            )
+        if (kind, protected) != (known.default_queue_type, known.protected_from_deletion):
+            self.apply_vhost_settings(name, kind, protected)
+            self._log.record(VhostSettingsPut(name, kind, protected))
+
+    def apply_vhost_settings(self, name: str, default_queue_type: str, protected_from_deletion: bool) -> None:
+        """Change the settings in the state, without a journal record."""
+        known = self.users.vhost(name) or Vhost(name)
+        self.users.put_vhost(
+            replace(
+                known,
+                default_queue_type=default_queue_type,
+                protected_from_deletion=protected_from_deletion,
+            )
+        )
 
     def put_user(self, user: User) -> None:
         """Add or replace a user."""

@@ -72,6 +72,7 @@ class Exchange(Generic[Q]):
         "inner_kind",
         "internal",
         "kind",
+        "more_copies",
         "name",
         "needs_headers",
         "needs_properties",
@@ -106,10 +107,16 @@ class Exchange(Generic[Q]):
         self._next_sequence = 0
         self.version = 0  # changes with every change of the bindings
         self.published = 0  # messages from publishers; counted per run of publishes
-        self.ring: Ring | None = None  # of these, once it was used
+        self.more_copies = 0  # copies in queues minus messages: most messages enter one queue
+        self.ring: Ring | None = None  # published and routed, once it was used
 
     def __repr__(self) -> str:
         return f"Exchange({self.name!r}, {self.kind.value})"
+
+    @property
+    def routed(self) -> int:
+        """Copies that entered queues, of the messages from publishers."""
+        return self.published + self.more_copies
 
     @property
     def binding_count(self) -> int:
@@ -217,6 +224,11 @@ class Exchange(Generic[Q]):
     def is_detached(self, destination: Union[Q, "Exchange[Q]"]) -> bool:
         """Whether the destination is deleted and its bindings are not all removed yet."""
         return id(destination) in self._detached
+
+    def is_bound(self, destination: Union[Q, "Exchange[Q]"], routing_key: str, arguments: Table) -> bool:
+        """Whether this binding exists."""
+        binding = self._bindings.get(Binding(self.name, destination, routing_key, arguments).identity)
+        return binding is not None and id(binding.destination) not in self._detached
 
     def leads_to(self, to_exchange: bool, destination: str) -> bool:
         """Whether any binding has this destination."""

@@ -139,15 +139,11 @@ class ShovelDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_shovel(value: bytes) -> ShovelDefinition:
     """Read a definition; raises Conflict that names what is wrong, or CannotRun."""
+    _check_protocols(value)
     try:
         given = msgspec.json.decode(value, type=_Given, strict=False)
     except msgspec.MsgspecError as error:
         raise Conflict(f"shovel: {error}") from None
-    for side, protocol in (("src", given.src_protocol), ("dest", given.dest_protocol)):
-        if protocol not in _PROTOCOLS:
-            raise Conflict(f"shovel: {side}-protocol is {_PROTOCOL}, not '{protocol}'")
-        if protocol != _PROTOCOL:
-            raise CannotRun(f"{side}-protocol {protocol} is not supported; {_PROTOCOL} is")
     _check_ends(given)
     prefetch = given.src_prefetch_count if given.src_prefetch_count is not None else given.prefetch_count
     after = given.src_delete_after if given.src_delete_after is not None else given.delete_after
@@ -179,6 +175,24 @@ def parse_shovel(value: bytes) -> ShovelDefinition:
     ):
         raise Conflict("shovel: dest-keep-address needs a dest-queue of this broker (dest-uri amqp://)")
     return definition
+
+
+class _Protocols(msgspec.Struct, rename="kebab"):
+    src_protocol: str = _PROTOCOL
+    dest_protocol: str = _PROTOCOL
+
+
+def _check_protocols(value: bytes) -> None:
+    """Look at the protocols first: each has keys of its own."""
+    try:
+        given = msgspec.json.decode(value, type=_Protocols, strict=False)
+    except msgspec.MsgspecError as error:
+        raise Conflict(f"shovel: {error}") from None
+    for side, protocol in (("src", given.src_protocol), ("dest", given.dest_protocol)):
+        if protocol not in _PROTOCOLS:
+            raise Conflict(f"shovel: {side}-protocol is {_PROTOCOL}, not '{protocol}'")
+        if protocol != _PROTOCOL:
+            raise CannotRun(f"{side}-protocol {protocol} is not supported; {_PROTOCOL} is")
 
 
 def without_passwords(value: bytes) -> bytes:

@@ -144,7 +144,7 @@ def _print_plan(plan: Plan) -> None:
     _print_notes("Translated:", plan.translated)
     _print_notes("Kept and exported, without effect here:", plan.no_meaning)
     _print_notes("Cannot be taken:", plan.left_out)
-    _print_notes("Messages that stay where they are:", plan.not_moved)
+    _print_notes("Stays where it is:", plan.not_moved)
     click.echo(f"Messages of {len(plan.queues)} queues are moved.")
 
 

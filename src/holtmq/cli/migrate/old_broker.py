@@ -19,7 +19,7 @@ from holtmq.amqp.methods import QueueDeclare, QueueDeclareOk
 from holtmq.broker.errors import Conflict
 from holtmq.broker.topology.shovels import Address, parse_address
 from holtmq.cli.broker_api import BrokerApi, BrokerUnreachable
-from holtmq.cli.migrate.plan import Definitions, QueueRef
+from holtmq.cli.migrate.plan import EXCLUSIVE, Definitions, QueueRef
 from holtmq.shovel.link import Link, LinkLost
 
 
@@ -68,7 +68,12 @@ class OldBroker:
         except BrokerUnreachable as silence:
             raise click.ClickException(str(silence)) from None
         try:
-            return api.get(Definitions, "definitions")
+            definitions = api.get(Definitions, "definitions")
+            # An export lacks them, and the plan names them.
+            listed = api.send("GET", "queues", query="columns=vhost,name,exclusive")
+            rows = msgspec.json.decode(listed, type=list[dict[str, object]])
+            definitions[EXCLUSIVE] = [row for row in rows if row.get("exclusive") is True]
+            return definitions
         finally:
             api.close()
 

@@ -35,6 +35,7 @@ _IN_VHOSTS: Final = (
     "bindings",
 )
 _STREAM: Final = "stream"
+EXCLUSIVE: Final = "exclusive_queues"  # beside the sections of an export
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -89,6 +90,10 @@ def make_plan(
     _drop_exchanges(plan, frozenset(exchange_types))
     _explain_shovels(plan)
     _choose_queues(plan)
+    exclusive = [row for row in rows(definitions, EXCLUSIVE) if not vhosts or row.get("vhost") in vhosts]
+    reason = "it belongs to a connection of the old broker; its client declares it here when it is switched"
+    for row in exclusive:
+        plan.not_moved.append(Note(str(row.get("vhost")), "exclusive queue", str(row.get("name")), reason))
     return plan
 
 
@@ -139,7 +144,10 @@ def _choose_queues(plan: Plan) -> None:
             reason = "reading a stream does not remove its messages, so moving them could not be resumed"
             plan.not_moved.append(Note(vhost, "messages of stream", name, reason))
         elif queue.get("auto_delete") is True:
-            reason = "the old broker deletes the queue with its messages when its last consumer leaves"
+            reason = (
+                "the queue is declared here; the old broker deletes it with its messages when its last "
+                "consumer leaves, and a shovel would be one"
+            )
             plan.not_moved.append(Note(vhost, "messages of auto-delete queue", name, reason))
         else:
             plan.queues.append(QueueRef(vhost, name))

@@ -17,7 +17,7 @@ from holtmq.http.dashboard.ordering import ordered_page
 from holtmq.http.engine.endpoints import Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
-from holtmq.http.management.topology import exchange_name, exchange_rate
+from holtmq.http.management.topology import exchange_name, exchange_rates
 from holtmq.http.management.wire import plain, properties_key
 
 _PAGE: Final = 50
@@ -99,7 +99,7 @@ def _row(call: Call, vhost: VHost, exchange: QueueExchange) -> ExchangeRow:
         alternate=None if alternate is None else alternate.name,
         policy=None if policy is None else policy.name,
         published=exchange.published,
-        publishing=exchange_rate(exchange, call.now),
+        publishing=exchange_rates(exchange, call.now)[0],
     )
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from holtmq.auth.attempts import AuthAttempts
+from holtmq.auth.attempts import AuthAttempts, Protocol
 from holtmq.auth.bearers import identity_of, looks_like_token
 from holtmq.auth.login import Authenticator, LoginRefused, is_loopback, refuse_from_outside
 from holtmq.auth.login_queue import TooManyLogins
@@ -112,14 +112,14 @@ class RequestAuthenticator:
                 known = self._authenticator.from_memory(*credentials, from_loopback=peer.is_local)
                 if known is None:
                     return None
-                self.attempts.http.count(succeeded=True)
+                self.attempts.count(Protocol.HTTP, peer.address, known.name, succeeded=True)
                 return self._of_user(known, known.name)
             verifier = self._verifier_for(authorization)
             if verifier.fetches_keys:
                 return None
             return self._of_bearer(verifier.verify(_text(authorization), self._clock()), peer)
         except LoginRefused as refusal:
-            raise self._refused(refusal, peer) from None
+            raise self._refused(refusal, peer, credentials[0] if credentials else "") from None
 
     async def identify(self, headers: Headers, peer: Peer) -> Identity:
         """The sender of a request; raises TokenRefused, or Refusal when too many log in at a time."""
@@ -150,10 +150,10 @@ class RequestAuthenticator:
             user = await self._authenticator.authenticate(
                 name, password, from_loopback=peer.is_local, address=peer.address
             )
-            self.attempts.http.count(succeeded=True)
+            self.attempts.count(Protocol.HTTP, peer.address, name, succeeded=True)
             return user
         except LoginRefused as refusal:
-            raise self._refused(refusal, peer) from None
+            raise self._refused(refusal, peer, name) from None
         except TooManyLogins as error:
             raise Refusal(429, f"{error}: try again in a second", "too_many_logins") from None
 
@@ -198,8 +198,8 @@ class RequestAuthenticator:
             raise TokenRefused("Tokens are not enabled on this broker (auth.jwt_enabled)")
         return self._verifier
 
-    def _refused(self, refusal: LoginRefused, peer: Peer) -> TokenRefused:
-        self.attempts.http.count(succeeded=False)
+    def _refused(self, refusal: LoginRefused, peer: Peer, name: str = "") -> TokenRefused:
+        self.attempts.count(Protocol.HTTP, peer.address, name, succeeded=False)
         log.warning("login refused", extra={"reason": str(refusal), "peer": peer.address})
         # One text for every reason: an attacker must not learn which names exist.
         return TokenRefused("Login failed")

@@ -11,9 +11,9 @@ import msgspec
 
 from holtmq.auth.permissions import Action
 from holtmq.broker.errors import BrokerError
-from holtmq.broker.partitioned.commands.atomic_commit import Cycle, CycleAck, run_cycle
+from holtmq.broker.partitioned.commands.atomic_commit import Cycle, run_cycle
 from holtmq.broker.partitioned.extras.stream_state import ConfigMismatch, StateOp
-from holtmq.broker.partitioned.groups.acknowledgment import AckRefused, AckStatus
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckRefused, AckStatus
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 from holtmq.broker.partitioned.log.identifiers import partition_id, partition_of
 from holtmq.broker.partitioned.requests import PushItem, PushResult
@@ -145,7 +145,9 @@ async def cycle(call: Call) -> object:
         items,
         None
         if ack is None
-        else CycleAck(ack.transaction_id, ack.lease_id or "", AckStatus.named(ack.status or "completed")),
+        else Ack(
+            where[1], ack.transaction_id, AckStatus.named(ack.status or "completed"), ack.lease_id or ""
+        ),
         asked.release_lease is not False,
     )
     try:

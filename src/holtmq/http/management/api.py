@@ -19,6 +19,7 @@ from holtmq.http.management import definitions as management_definitions
 from holtmq.http.management import definitions_import as management_definitions_import
 from holtmq.http.management import health as management_health
 from holtmq.http.management import messages as management_messages
+from holtmq.http.management import node_details as management_node_details
 from holtmq.http.management import runtime as management_runtime
 from holtmq.http.management import shovels as management_shovels
 from holtmq.http.management import single_node as management_single_node
@@ -41,6 +42,7 @@ ROWS: Final[tuple[Row, ...]] = (
     *management_runtime.ROWS,
     *management_shovels.ROWS,
     *management_single_node.ROWS,
+    *management_node_details.ROWS,
     *management_health.ROWS,
 )
 _PREFIX: Final = b"/api/"
@@ -59,14 +61,15 @@ class ManagementApi:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._router: Router[HttpRoute] = Router()
+        error_form = _brief_error_form if context.broker.dialect.brief_http_refusals else _error_form
         for row in ROWS:
-            route = HttpRoute(self._bound(row), row.right, error_form=_error_form)
+            route = HttpRoute(self._bound(row), row.right, error_form=error_form)
             self._router.add(row.method, row.path, route)
 
     def find(self, method: bytes, path: bytes) -> Found:
         """The route of a request, or a route that answers 404 or 405."""
         word, where = method.decode("latin-1"), _without_slash(path.decode("latin-1"))
-        found = self._router.find("GET" if word == "HEAD" else word, where)
+        found = self._router.find(word, where)
         if found is not None:
             return found
         methods = self._router.methods(where)
@@ -101,6 +104,14 @@ def _without_slash(path: str) -> str:
 def _error_form(error: Exception) -> tuple[int, bytes, Mapping[str, str]]:
     status, body = error_answer(error)
     return status, body, _CHALLENGE if status == 401 else {}
+
+
+def _brief_error_form(error: Exception) -> tuple[int, bytes, Mapping[str, str]]:
+    """The form of RabbitMQ, which some of its clients compare with."""
+    status, body, headers = _error_form(error)
+    if status == 404:
+        return (*error_answer(Refusal(404, "Not Found")), headers)
+    return (401, body, _CHALLENGE) if status == 403 else (status, body, headers)
 
 
 def _unknown(request: HttpRequest) -> None:

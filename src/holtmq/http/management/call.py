@@ -14,9 +14,8 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.engine.wire import Query
+from holtmq.http.engine.wire import Query, read_json
 from holtmq.http.management.access import ADMINISTER
-from holtmq.http.management.wire import read_json
 
 T = TypeVar("T")
 
@@ -59,13 +58,21 @@ class ManagementCall:
             raise Refusal(403, f"access to vhost '{vhost.name}' refused for user '{self.identity.name}'")
         return vhost
 
+    def check_node(self) -> None:
+        """Raise 404 if the path names another node."""
+        if self.path["node"] != NODE:
+            raise Refusal(404, f"no node '{self.path['node']}'; this one is '{NODE}'")
+
     def sees(self, vhost: str) -> bool:
         """Whether lists show the vhost to the user."""
         return self.identity.has_tag(MONITORING) or self.identity.may_enter(vhost)
 
     def json(self, kind: type[T]) -> T:
-        """The body as this struct; raises 400 if it does not fit."""
-        return read_json(self.body, kind)
+        """The body as this struct; raises 400 if it does not fit.
+
+        Lenient like RabbitMQ, whose own tool sends "true" for true; no body is an empty object.
+        """
+        return read_json(self.body.strip() or b"{}", kind, is_lenient=True)
 
     def require(self, action: Action, name: str) -> None:
         """Raise 403 if the user may not do this in the path's vhost."""

@@ -6,7 +6,7 @@ Owns: the export. Must not touch: the import (``definitions_import.py``).
 from typing import Final
 
 from holtmq.auth import passwords
-from holtmq.auth.users import User, Vhost
+from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.exchanges import Exchange
@@ -15,7 +15,7 @@ from holtmq.http.management.call import ManagementCall, Row
 from holtmq.http.management.listing import Rows
 from holtmq.http.management.runtime import global_rows, parameter_rows, topic_row
 from holtmq.http.management.topology import listed_queues
-from holtmq.http.management.users import permission_row, policy_row, user_row
+from holtmq.http.management.users import permission_row, policy_row, user_row, vhost_definition
 from holtmq.http.management.wire import plain
 
 
@@ -28,7 +28,7 @@ def document(broker: Broker) -> dict[str, object]:
     vhosts = [broker.vhosts[name] for name in sorted(broker.vhosts)]
     return {
         "users": [_user_definition(broker, user) for user in broker.users.users()],
-        "vhosts": [_vhost_definition(vhost) for vhost in broker.users.vhosts()],
+        "vhosts": [vhost_definition(vhost) for vhost in broker.users.vhosts()],
         "permissions": [permission_row(grant) for grant in broker.users.grants()],
         "topic_permissions": [topic_row(permission) for permission in broker.topic_permissions.all()],
         "global_parameters": global_rows(broker),
@@ -49,11 +49,6 @@ def _user_definition(broker: Broker, user: User) -> dict[str, object]:
         return row
     none = {"password_hash": "", "hashing_algorithm": passwords.DEFAULT_IMPORTED}
     return {**row, **none, "argon2_hash": user.password_hash}
-
-
-def _vhost_definition(vhost: Vhost) -> dict[str, object]:
-    row: dict[str, object] = {"name": vhost.name}
-    return {**row, "description": vhost.description, "tags": list(vhost.tags)} if vhost.description else row
 
 
 async def export_vhost(call: ManagementCall) -> object:

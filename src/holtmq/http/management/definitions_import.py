@@ -29,7 +29,7 @@ from holtmq.http.management.runtime import (
     TopicPermissionIn,
     set_parameter,
 )
-from holtmq.http.management.users import set_policy, user_from
+from holtmq.http.management.users import set_policy, set_vhost, user_from
 from holtmq.http.management.wire import (
     BindingIn,
     ExchangeIn,
@@ -41,7 +41,6 @@ from holtmq.http.management.wire import (
     checked_key,
     checked_name,
     checked_table,
-    tags_of,
 )
 from holtmq.http.management.without_meaning import without_meaning
 from holtmq.journal.encoded_batch import EncodedBatch
@@ -50,7 +49,6 @@ log = logging.getLogger(__name__)
 
 _STEP: Final = 500  # parts of a rehearsal before other work: about 10 ms
 _ATTEMPTS: Final = 5
-_CLASSIC: Final = (None, "", "undefined", "classic")
 
 
 class DefinitionsIn(msgspec.Struct, kw_only=True):
@@ -92,7 +90,7 @@ async def _load(call: ManagementCall, given: DefinitionsIn, vhost: str | None = 
         changes.batch = EncodedBatch()
         await _in_steps(plan.bind(stage))
         if call.query.flag("dry_run"):
-            return Answer(200, body={"without_meaning": [*without_meaning(stage), *_dropped(given)]})
+            return Answer(200, body={"without_meaning": without_meaning(stage)})
         while broker.exchanges.pending_bindings:  # of another import
             await sleep(0)
         call.refuse_if_failed()
@@ -107,7 +105,7 @@ async def _load(call: ManagementCall, given: DefinitionsIn, vhost: str | None = 
     )
     while broker.exchanges.pending_bindings:
         await sleep(0)
-    report = [*without_meaning(broker), *_dropped(given)]
+    report = without_meaning(broker)
     for row in report:
         log.info("kept without meaning", extra={key: row[key] for key in ("vhost", "what", "key", "reason")})
     return Answer(200, body={"without_meaning": report}) if call.query.flag("report") else CHANGED
@@ -156,20 +154,6 @@ def _still_fits(broker: Broker, plan: "_Plan", names: Names, rehearsed: Broker) 
     return traits(stage, names) == traits(rehearsed, names)
 
 
-def _dropped(given: DefinitionsIn) -> list[dict[str, object]]:
-    return [
-        {
-            "vhost": vhost.name,
-            "what": "vhost",
-            "name": vhost.name,
-            "key": "default_queue_type",
-            "reason": f"queues are classic unless they say otherwise, not {vhost.default_queue_type}",
-        }
-        for vhost in given.vhosts
-        if vhost.default_queue_type not in _CLASSIC
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """A document with its passwords hashed, to be applied to the broker or to the rehearsal's copy."""
@@ -194,7 +178,7 @@ class _Plan:
 
     def _users(self, broker: Broker) -> None:
         for vhost in self.given.vhosts:
-            broker.put_vhost(checked_name(vhost.name, "vhost"), vhost.description, tags_of(vhost.tags))
+            set_vhost(broker, checked_name(vhost.name, "vhost"), vhost)
         for user in self.users:
             broker.access.put_user(user)
         for given in self.given.users:

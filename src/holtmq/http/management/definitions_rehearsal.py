@@ -68,7 +68,8 @@ def traits(stage: Broker, names: Names) -> dict[End, tuple[object, bool]]:
 def stamp(broker: Broker) -> object:
     """Changes with everything that can decide whether a part is refused."""
     vhosts = {vhost.name: (vhost.version, vhost.rules_version) for vhost in broker.vhosts.values()}
-    return vhosts, {user.name for user in broker.users.users()}, dict(broker.limits.of_vhosts)
+    types = {vhost.name: vhost.default_queue_type for vhost in broker.users.vhosts()}
+    return vhosts, types, {user.name for user in broker.users.users()}, dict(broker.limits.of_vhosts)
 
 
 def rehearsal(broker: Broker, names: Names) -> tuple[Broker, ChangesJournal]:
@@ -87,6 +88,9 @@ def rehearsal(broker: Broker, names: Names) -> tuple[Broker, ChangesJournal]:
         if most >= 0:  # the rehearsal has fewer queues: lower the limit by those it lacks
             absent = len(vhost.queues) - len(stage.vhost(vhost.name).queues)
             stage.access.set_vhost_limits(vhost.name, {"max-queues": max(0, most - absent)})
+        # After the copies, which have the types that they were declared with.
+        if (named := broker.users.vhost(vhost.name)) is not None:
+            stage.access.set_vhost_settings(vhost.name, named.default_queue_type)
     return stage, journal
 
 

@@ -54,6 +54,14 @@ def _alarms(call: ManagementCall, reason: str) -> object:
     return _failed(reason, alarms=[{"node": NODE, "resource": resource}])
 
 
+async def node_check(call: ManagementCall) -> object:
+    """The older check that RabbitMQ still answers: whether the node is usable, without alarms."""
+    if "node" in call.path:
+        call.check_node()
+    usable, reason = call.context.health()
+    return await local_alarms(call) if usable else _failed(reason)
+
+
 async def ready(call: ManagementCall) -> object:
     usable, reason = call.context.health()
     return _ok() if usable else _failed(reason)
@@ -145,6 +153,7 @@ async def aliveness(call: ManagementCall) -> object:
 _DAY: Final = 86_400
 _UNITS: Final = {"days": _DAY, "weeks": 7 * _DAY, "months": 30 * _DAY, "years": 365 * _DAY}
 _CHECKS: Final = "/api/health/checks"
+_LEADERS: Final = f"{_CHECKS}/quorum-queues-without-elected-leaders"
 ROWS: Final = (
     Row("GET", f"{_CHECKS}/alarms", alarms, LOGIN),
     Row("GET", f"{_CHECKS}/local-alarms", local_alarms, LOGIN),
@@ -157,5 +166,14 @@ ROWS: Final = (
     Row("GET", _CHECKS + "/protocol-listener/{protocol}", protocol_listener, LOGIN),
     Row("GET", f"{_CHECKS}/node-is-quorum-critical", single_node, LOGIN),
     Row("GET", f"{_CHECKS}/node-is-mirror-sync-critical", single_node, LOGIN),
+    Row("GET", f"{_CHECKS}/reached-target-cluster-size", single_node, LOGIN),
+    Row("GET", f"{_LEADERS}/all-vhosts", single_node, LOGIN),
+    Row("GET", _LEADERS + "/all-vhosts/pattern/{pattern}", single_node, LOGIN),
+    Row("GET", _LEADERS + "/vhost/{vhost}", single_node, LOGIN),
+    Row("GET", _LEADERS + "/vhost/{vhost}/pattern/{pattern}", single_node, LOGIN),
+    Row("GET", f"{_CHECKS}/metadata-store/initialized", ready, LOGIN),
+    Row("GET", f"{_CHECKS}/metadata-store/initialized/with-data", ready, LOGIN),
+    Row("GET", "/api/healthchecks/node", node_check, LOGIN),
+    Row("GET", "/api/healthchecks/node/{node}", node_check, LOGIN),
     Row("GET", "/api/aliveness-test/{vhost}", aliveness, ALL_ACTIONS),
 )

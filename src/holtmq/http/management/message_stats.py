@@ -96,8 +96,8 @@ def _history(ring: Ring | None, asked: Wanted) -> History:
 
 def lengths(ready: LevelRing | None, unacked: LevelRing | None, asked: Wanted) -> dict[str, object]:
     """``messages_details`` and the like: how fast lengths change."""
-    if ready is None or unacked is None:
-        return {f"{name}_details": rate_only(0.0) for name in (*_LENGTHS, "messages")}
+    if ready is None or unacked is None:  # the queue was never used
+        ready = unacked = LevelRing(0, asked.second)
     rates = ready.rate(asked.second), unacked.rate(asked.second)
     history: History = []
     if asked.lengths.age:

@@ -172,12 +172,24 @@ def set_parameter(
                 Parameter(vhost, component, checked_name(name, "shovel"), bytes(value))
             )
         case _ if component in KEPT:
-            _decoded(value, dict[str, object], f"{component} '{name}'")
+            _check_kept(component, name, value)
             broker.parameter_changes.put(
                 Parameter(vhost, component, checked_name(name, "parameter"), bytes(value))
             )
         case _:
             raise Refusal(400, f"component {component} not found; there are {', '.join(COMPONENTS)}")
+
+
+def _check_kept(component: str, name: str, value: msgspec.Raw) -> None:
+    """Refuse what RabbitMQ would refuse: an export must load there."""
+    if component != "federation-upstream":
+        _ = _decoded(value, object, f"{component} '{name}'")
+        return
+    uri = _decoded(value, dict[str, object], f"{component} '{name}'").get("uri")
+    uris = uri if isinstance(uri, list) else [uri]
+    if not uris or not all(isinstance(one, str) for one in uris):
+        text = f"{component} '{name}': uri is an address or a list of addresses"
+        raise Refusal(400, f"Validation failed\n\n{text}")  # RabbitMQ's words: clients look for them
 
 
 COMPONENTS: Final = (OPERATOR_POLICY, VHOST_LIMITS_COMPONENT, SHOVEL, *KEPT)

@@ -8,7 +8,7 @@ from typing import Final
 
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import LOGIN, MONITOR
-from holtmq.http.management.call import CHANGED, NODE, Answer, ManagementCall, Row
+from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,8 @@ FEATURES: Final = (
 
 
 async def nothing(call: ManagementCall) -> list[object]:
-    """An empty list: federation links, scripts of plugins for the management page, deprecated features."""
+    """An empty list: federation links, scripts of plugins for the management page, deprecated features,
+    sessions of AMQP 1.0."""
     return []
 
 
@@ -62,8 +63,7 @@ async def rebalance(call: ManagementCall) -> Answer:
 
 async def start_vhost(call: ManagementCall) -> Answer:
     """A vhost runs as long as the node does."""
-    if call.path["node"] != NODE:
-        raise Refusal(404, f"no node '{call.path['node']}'; this one is '{NODE}'")
+    call.check_node()
     _ = call.vhost  # 404 if it is missing
     return CHANGED
 
@@ -80,6 +80,7 @@ ROWS: Final = (
     Row("GET", "/api/extensions", nothing, LOGIN),
     Row("GET", "/api/federation-links", nothing, MONITOR),
     Row("GET", "/api/federation-links/{vhost}", nothing, MONITOR),
+    Row("GET", "/api/connections/{connection}/sessions", nothing, MONITOR),
     Row("GET", "/api/auth", auth, LOGIN),
     Row("GET", "/api/version", version, LOGIN),
     Row("POST", "/api/rebalance/queues", rebalance),

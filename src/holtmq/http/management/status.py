@@ -5,10 +5,14 @@ Owns: these answers, and fixed answers for what a single node does not have. Mus
 
 import os
 import resource
+import threading
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+
 from holtmq import __version__
+from holtmq.auth.attempts import Attempts, Protocol
 from holtmq.broker.figures.client_counts import CHURN
 from holtmq.broker.figures.queue_figures import Totals
 from holtmq.broker.topology.exchange_kinds import Kind
@@ -22,6 +26,7 @@ from holtmq.http.management.runtime import cluster_name
 from holtmq.http.management.topology import listed_queues, queue_totals
 from holtmq.http.operator.system import resident_bytes, total_memory
 
+_THREADS_MOST: Final = 4_194_304
 _CLOSED: Final = "Closed via management plugin"  # RabbitMQ's text: people grep for it
 
 
@@ -39,6 +44,8 @@ async def overview(call: ManagementCall) -> object:
         "product_name": config.amqp.product,
         "product_version": config.amqp.product_version,
         "rabbitmq_version": config.amqp.product_version,
+        "erlang_version": "",  # there is no Erlang; clients expect the field
+        "erlang_full_version": "",
         "cluster_name": cluster_name(broker),
         "node": NODE,
         "rates_mode": "basic",
@@ -91,7 +98,7 @@ async def nodes(call: ManagementCall) -> list[dict[str, object]]:
 
 
 async def node(call: ManagementCall) -> dict[str, object]:
-    _check_node(call)
+    call.check_node()
     return _node(call)
 
 
@@ -110,6 +117,14 @@ def _node(call: ManagementCall) -> dict[str, object]:
         "fd_used": len(os.listdir("/proc/self/fd")),
         "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "sockets_used": context.clients.counts()[0],
+        "sockets_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        # Checks for monitors divide one by the other: the threads of this process and the limit of Linux.
+        "proc_used": threading.active_count(),
+        "proc_total": _THREADS_MOST,
+        "run_queue": 0,
+        "mem_calculation_strategy": "rss",
+        "db_dir": "" if data.memory else str(data.dir),
+        "enabled_plugins": [],
         "mem_used": resident_bytes(),
         "mem_limit": limits.memory_bytes(total_memory()),
         "mem_alarm": "memory" in alarm,
@@ -164,10 +179,12 @@ async def channels_of_connection(call: ManagementCall) -> list[ChannelRow]:
     return [row for row in rows if row.connection_details.name == name]
 
 
-async def channel(call: ManagementCall) -> ChannelRow:
+async def channel(call: ManagementCall) -> object:
     for row in await collected(call.context.clients.channels()):
         if row.name == call.path["channel"]:
-            return row
+            consumers = await collected(call.context.clients.consumers(row.vhost))
+            mine = [consumer for consumer in consumers if consumer.channel_details.name == row.name]
+            return {**msgspec.structs.asdict(row), "consumer_details": mine}
     raise Refusal(404, f"no channel '{call.path['channel']}'")
 
 
@@ -183,34 +200,37 @@ def _vhost(call: ManagementCall) -> str | None:
     return call.vhost.name if "vhost" in call.path else None
 
 
-def _check_node(call: ManagementCall) -> None:
-    if call.path["node"] != NODE:
-        raise Refusal(404, f"no node '{call.path['node']}'; this one is '{NODE}'")
-
-
 async def auth_attempts(call: ManagementCall) -> object:
     """Logins by protocol."""
-    _check_node(call)
+    call.check_node()
     attempts = call.context.authenticator.attempts
-    return [
-        {
-            "protocol": protocol,
-            "auth_attempts": counted.succeeded + counted.failed,
-            "auth_attempts_failed": counted.failed,
-            "auth_attempts_succeeded": counted.succeeded,
-        }
-        for protocol, counted in (("amqp091", attempts.amqp), ("http", attempts.http))
-    ]
+    return [{"protocol": protocol.value, **_counted(attempts.of(protocol))} for protocol in Protocol]
 
 
 async def auth_attempts_by_source(call: ManagementCall) -> object:
-    """Not kept by address and name, as in RabbitMQ without ``track_auth_attempt_source``."""
-    _check_node(call)
-    return []
+    """Logins by protocol, address and name."""
+    call.check_node()
+    return [
+        {
+            "remote_address": source.address,
+            "username": source.name,
+            "protocol": source.protocol.value,
+            **_counted(counted),
+        }
+        for source, counted in call.context.authenticator.attempts.sources()
+    ]
+
+
+def _counted(attempts: Attempts) -> dict[str, object]:
+    return {
+        "auth_attempts": attempts.succeeded + attempts.failed,
+        "auth_attempts_failed": attempts.failed,
+        "auth_attempts_succeeded": attempts.succeeded,
+    }
 
 
 async def reset_auth_attempts(call: ManagementCall) -> Answer:
-    _check_node(call)
+    call.check_node()
     call.context.authenticator.attempts.reset()
     return CHANGED
 

@@ -17,6 +17,7 @@ from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.streams.stream_queue import stored_name
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.queue_arguments import WITHOUT_EFFECT
+from holtmq.broker.topology.queue_options import QueueType
 from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.errors import Refusal
@@ -100,6 +101,7 @@ def queue_row(call: ManagementCall, queue: Queue) -> dict[str, object]:
         "effective_policy_definition": plain(effective),
         "arguments_without_effect": sorted(name for name in queue.arguments if name in WITHOUT_EFFECT),
         **_state(queue.paused),
+        **({} if kind is QueueType.CLASSIC else {"leader": NODE, "members": [NODE], "online": [NODE]}),
         "consumers": len(queue.consumers),
         "messages": len(queue) + queue.unacked,
         "messages_ready": len(queue),
@@ -131,12 +133,23 @@ def asked_vhosts(call: ManagementCall) -> list[VHost]:
 
 async def list_queues(call: ManagementCall) -> object:
     queues = [queue for vhost in asked_vhosts(call) for queue in listed_queues(vhost)]
+    if call.query.flag("disable_stats"):
+        columns = _BASIC + _TOTALS if call.query.flag("enable_queue_totals") else _BASIC
+        rows = (queue_row(call, queue) for queue in queues)
+        return Rows({name: row[name] for name in columns} for row in rows)
     return Rows(await _queue_rows(call, queues))
 
 
 async def show_queue(call: ManagementCall) -> object:
-    (row,) = await _queue_rows(call, [asked_queue(call)])
-    return row
+    queue = asked_queue(call)
+    (row,) = await _queue_rows(call, [queue])
+    return {
+        **row,
+        "consumer_details": call.context.clients.consumers_of(queue.vhost, queue.name),
+        # By exchange and by channel: RabbitMQ counts these with ``rates_mode`` detailed alone.
+        "incoming": [],
+        "deliveries": [],
+    }
 
 
 async def put_queue(call: ManagementCall) -> Answer:
@@ -182,6 +195,7 @@ async def queue_action(call: ManagementCall) -> Answer:
 
 def exchange_row(call: ManagementCall, vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
     policy = call.broker.policies.for_exchange(vhost.name, exchange.name)
+    published, routed = exchange_rates(exchange, call.context.clock())
     return {
         "name": exchange.name,
         "vhost": vhost.name,
@@ -193,14 +207,19 @@ def exchange_row(call: ManagementCall, vhost: VHost, exchange: QueueExchange) ->
         "policy": policy.name if policy else None,
         "message_stats": {
             "publish_in": exchange.published,
-            "publish_in_details": {"rate": exchange_rate(exchange, call.context.clock())},
+            "publish_in_details": message_stats.rate_only(published),
+            "publish_out": exchange.routed,
+            "publish_out_details": message_stats.rate_only(routed),
         },
     }
 
 
-def exchange_rate(exchange: QueueExchange, now: float) -> float:
-    """Messages per second that publishers send to an exchange."""
-    return 0.0 if exchange.ring is None else round(exchange.ring.rates(int(now))[0], 1)
+def exchange_rates(exchange: QueueExchange, now: float) -> tuple[float, float]:
+    """Messages per second that publishers send to an exchange, and copies of them that enter queues."""
+    if exchange.ring is None:
+        return 0.0, 0.0
+    published, routed = exchange.ring.rates(int(now))
+    return round(published, 1), round(routed, 1)
 
 
 def exchange_name(given: str) -> str:
@@ -252,6 +271,11 @@ async def delete_exchange(call: ManagementCall) -> Answer:
     return CHANGED
 
 
+# What RabbitMQ lists with ``disable_stats=true``, and adds with ``enable_queue_totals=true``.
+_BASIC: Final = (
+    *("name", "vhost", "node", "type", "durable", "auto_delete", "exclusive", "arguments", "state"),
+)
+_TOTALS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 _ACTIONS: Final = ("sync", "cancel_sync")
 _QUEUE: Final = "/api/queues/{vhost}/{queue}"
 _EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"

@@ -11,14 +11,14 @@ import msgspec
 
 from holtmq.auth import passwords
 from holtmq.auth.permissions import FULL_ACCESS, Permissions
-from holtmq.auth.users import Grant, User
+from holtmq.auth.users import Grant, User, Vhost
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import NotFound
 from holtmq.broker.topology.policies import Policy, PolicyBook
 from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import ADMINISTER, MAKE_POLICY, MANAGE
-from holtmq.http.management.call import CHANGED, CREATED, Answer, ManagementCall, Row
+from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.topology import listed_queues, queue_totals
 from holtmq.http.management.wire import (
     PermissionIn,
@@ -42,18 +42,43 @@ _ARGON2: Final = "$argon2id$"
 
 async def vhost_row(broker: Broker, vhost: VHost) -> dict[str, object]:
     ready, unacked, _ = await queue_totals(listed_queues(vhost))
-    known = broker.users.vhost(vhost.name)
-    description, tags = (known.description, list(known.tags)) if known is not None else ("", [])
     return {
-        "name": vhost.name,
-        "description": description,
-        "tags": tags,
-        "metadata": {"description": description, "tags": tags},
+        **vhost_definition(broker.users.vhost(vhost.name) or Vhost(vhost.name)),
         "tracing": False,
+        "cluster_state": {NODE: "running"},
         "messages": ready + unacked,
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
     }
+
+
+def vhost_definition(vhost: Vhost) -> dict[str, object]:
+    """A vhost as RabbitMQ exports it: up to 3.13 beside the name, since 4.0 under ``metadata``."""
+    metadata: dict[str, object] = {"description": vhost.description, "tags": list(vhost.tags)}
+    if vhost.default_queue_type:
+        metadata["default_queue_type"] = vhost.default_queue_type
+    if vhost.protected_from_deletion:
+        metadata["protected_from_deletion"] = True
+    return {
+        "name": vhost.name,
+        **metadata,
+        "metadata": metadata,
+    }
+
+
+def set_vhost(broker: Broker, name: str, given: VhostIn) -> None:
+    """Create a vhost, or change what the document says about it."""
+    extra = given.metadata
+    description = given.description if given.description is not None else extra.description
+    tags = given.tags if given.tags is not None else extra.tags
+    broker.put_vhost(name, description or "", tags_of(tags or ()))
+    kind = given.default_queue_type or extra.default_queue_type
+    protected = given.protected_from_deletion
+    broker.access.set_vhost_settings(
+        name,
+        None if kind in ("", "undefined") else kind,
+        extra.protected_from_deletion if protected is None else protected,
+    )
 
 
 async def list_vhosts(call: ManagementCall) -> object:
@@ -69,7 +94,7 @@ async def put_vhost(call: ManagementCall) -> Answer:
     given = call.json(VhostIn)
     name = checked_name(call.path["vhost"], "vhost")
     known = name in call.broker.vhosts
-    call.broker.put_vhost(name, given.description, tags_of(given.tags))
+    set_vhost(call.broker, name, given)
     if known:
         return CHANGED
     # As in RabbitMQ, the creator of a vhost gets full access to it.
@@ -79,7 +104,16 @@ async def put_vhost(call: ManagementCall) -> Answer:
 
 
 async def delete_vhost(call: ManagementCall) -> Answer:
-    call.broker.delete_vhost(call.vhost.name)
+    removals, name = call.broker.removals, call.vhost.name
+    removals.delete_vhost(name)
+    while removals.is_leaving(name):
+        await asyncio.sleep(0)
+    call.refuse_if_failed()
+    return CHANGED
+
+
+async def protect_vhost(call: ManagementCall, protected: bool) -> Answer:
+    call.broker.access.set_vhost_settings(call.vhost.name, protected_from_deletion=protected)
     return CHANGED
 
 
@@ -268,6 +302,8 @@ ROWS: Final = (
     Row("GET", "/api/vhosts/{vhost}", show_vhost, MANAGE),
     Row("PUT", "/api/vhosts/{vhost}", put_vhost),
     Row("DELETE", "/api/vhosts/{vhost}", delete_vhost),
+    Row("POST", "/api/vhosts/{vhost}/deletion/protection", partial(protect_vhost, protected=True)),
+    Row("DELETE", "/api/vhosts/{vhost}/deletion/protection", partial(protect_vhost, protected=False)),
     Row("GET", "/api/vhosts/{vhost}/permissions", list_permissions),
     # Only administrators may see password hashes and permissions.
     Row("GET", "/api/users", list_users),

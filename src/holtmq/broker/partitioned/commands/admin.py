@@ -32,8 +32,9 @@ from holtmq.broker.partitioned.groups.joining import (
     decide_seek,
     forget_subscriptions,
 )
-from holtmq.broker.partitioned.log.bodies import Body, encode_body
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.log.dead_letter_store import LetterFilter
+from holtmq.broker.partitioned.pending_commit import PendingCommit
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import OptionValue, merge
 from holtmq.broker.partitioned.requests import PushResult
@@ -181,26 +182,15 @@ def replay(
 ) -> Replayed:
     """Push a dead letter as a message again and remove it, in one step."""
     store = service.store
-    changes: list[Change] = []
-    target = queue
-    if target_name is not None and target_name != queue.name:
-        known = store.queues.get(target_name)
-        if known is None:
-            store.check_new(target_name, 0)
-            known, configured = store.draft(target_name, now)
-            changes.append((known.number, configured))
-        target = known
+    pending = PendingCommit(store)
+    target = queue if target_name is None else pending.home(target_name, now)
     decision = decide_replay(queue, number, now, target, partition)
     old = store.body(decision.letter.journal_position)
     body = Body(decision.transaction_id, old.payload, old.trace_id, old.producer, old.metadata)
-    records: list[bytes] = []
-    bodies: list[Body] = []
     if decision.push.event is not None:
-        changes.append((target.number, decision.push.event))
-        records.append(encode_body(body, store.cipher if target.config.encryption_enabled else None))
-        bodies.append(body)
-    changes.append((queue.number, decision.removed))
-    store.commit(changes, records, bodies)
+        pending.push(target, decision.push.event, [body])
+    pending.add(queue, [decision.removed])
+    pending.write()
     home = store.by_number[target.number]
     offset = decision.push.offsets[0]
     result = PushResult(

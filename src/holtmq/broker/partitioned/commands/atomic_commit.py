@@ -18,11 +18,11 @@ from holtmq.broker.partitioned.commands.transaction import (
 )
 from holtmq.broker.partitioned.extras.stream_state import StateOp, StreamStates
 from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome, AckRefused, AckStatus, AckVerdict
-from holtmq.broker.partitioned.log.bodies import Body, encode_body
+from holtmq.broker.partitioned.pending_commit import PendingCommit
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckAnswer, AckRequest, PushItem, PushResult
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.partitioned.store import Change, StateRecord
+from holtmq.broker.partitioned.store import StateRecord
 
 
 @dataclass(slots=True)
@@ -46,8 +46,8 @@ def transact(service: PartitionedService, part: Part) -> Part:
 
     While pushes are spooled, these go to the spool, in the same record as the acks.
     """
-    changes, decision, operations = _decide(service, part.items, part.acks, part.now, refuses=True)
-    _write(service, part, changes, decision, operations, (), ())
+    pending, decision, operations = _decide(service, part.items, part.acks, part.now, refuses=True)
+    _write(service, part, pending, decision, operations, ())
     return part
 
 
@@ -66,16 +66,15 @@ def write_together(
     """Write one record: a checked part, messages routed by exchanges (``placed``), acks of AMQP consumers
     (``settled``) and records of work queues. Returns the positions of the latter."""
     items, acks = [*part.items, *placed], [*part.acks, *settled]
-    changes, decision, operations = _decide(service, items, acks, part.now, refuses=False)
-    work_positions_at = _write(service, part, changes, decision, operations, placed, work_records)
+    pending, decision, operations = _decide(service, items, acks, part.now, refuses=False)
+    pending.work_records = work_records
+    work_positions = _write(service, part, pending, decision, operations, placed)
     for operation, outcome in list(zip(operations, decision.acked, strict=True))[len(part.acks) :]:
         service.counters.of(operation.queue.name).acked(int(outcome.success), int(not outcome.success))
     if not service.spool.holds:
         for item in placed:
-            counters = service.counters.of(item.queue)
-            counters.push_requests += 1
-            counters.push_messages += 1
-    return work_positions_at
+            service.counters.of(item.queue).pushed(1, 1, 0)
+    return work_positions
 
 
 def _decide(
@@ -85,20 +84,12 @@ def _decide(
     now: float,
     *,
     refuses: bool,
-) -> tuple[list[Change], TransactionDecision, list[AckOperation]]:
+) -> tuple[PendingCommit, TransactionDecision, list[AckOperation]]:
     store = service.store
     if service.spool.holds:
         items = ()
-    changes: list[Change] = []
-    drafts: dict[str, PartitionedQueue] = {}
-    for item in items:
-        if item.queue not in store.queues and item.queue not in drafts:
-            if refuses:
-                store.check_new(item.queue, len(drafts))
-            queue, configured = store.draft(item.queue, now, len(drafts))
-            drafts[item.queue] = queue
-            changes.append((queue.number, configured))
-    homes = {**store.queues, **drafts} if drafts else store.queues
+    pending = PendingCommit(store)
+    homes = {name: pending.home(name, now, refuses=refuses) for name in dict.fromkeys(i.queue for i in items)}
     pushes = [
         PushOperation(homes[item.queue], ((item.partition, item.body.transaction_id),)) for item in items
     ]
@@ -106,34 +97,35 @@ def _decide(
         AckOperation(
             _home(service, request.queue, request.partition),
             request.group,
-            Ack(request.partition, request.transaction_id, request.status, request.lease_id, request.error),
+            request.ack,
         )
         for request in acks
         if refuses or store.find(request.queue, request.partition) is not None
     ]
-    decision = decide_transaction(pushes, operations, now, refuses=refuses)
-    changes += [(queue.number, event) for queue, event in decision.events]
-    return changes, decision, operations
+    return pending, decide_transaction(pushes, operations, now, refuses=refuses), operations
 
 
 def _write(
     service: PartitionedService,
     part: Part,
-    changes: Sequence[Change],
+    pending: PendingCommit,
     decision: TransactionDecision,
     operations: Sequence[AckOperation],
     placed: Sequence[PushItem],
-    work_records: Sequence[StateRecord],
 ) -> list[int]:
     store, items = service.store, part.items
-    state_records = part.state_records
+    pending.state_records = part.state_records
     spooled = service.spool.holds
     if spooled:
-        state_records = [*service.spool.records([*items, *placed]), *state_records]
-    bodies, records = _bodies_of(service, decision, [*items, *placed])
-    work_positions: list[int] = []
-    if changes or state_records or work_records:
-        work_positions = store.commit(changes, records, bodies, state_records, work_records)
+        pending.state_records = [*service.spool.records([*items, *placed]), *part.state_records]
+    for queue, event in decision.settled:
+        pending.add(queue, [event])
+    everything = [*items, *placed]
+    for queue, pushed, mine in decision.pushes:
+        if pushed.event is not None:
+            fresh = [everything[place].body for at, place in enumerate(mine) if at not in pushed.duplicates]
+            pending.push(queue, pushed.event, fresh)
+    work_positions = pending.write()
     own = operations[: len(part.acks)]
     if part.is_push:
         _count_push(service, decision, len(items))
@@ -156,18 +148,9 @@ def _count_push(service: PartitionedService, decision: TransactionDecision, own:
     for queue, decided, places in decision.pushes:
         mine = [place for place in places if place < own]
         if mine:
-            counters = service.counters.of(queue.name)
-            counters.push_requests += 1
-            counters.push_messages += sum([not decision.pushed[place].duplicate for place in mine])
-            if decided.event is not None:
-                counters.partitions_created += len(decided.event.new_partitions)
-
-
-@dataclass(frozen=True, slots=True)
-class CycleAck:
-    transaction_id: str
-    lease_id: str
-    status: AckStatus | None
+            messages = sum([not decision.pushed[place].duplicate for place in mine])
+            partitions = 0 if decided.event is None else len(decided.event.new_partitions)
+            service.counters.of(queue.name).pushed(1, messages, partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +164,7 @@ class Cycle:
     group: str
     state_ops: Sequence[StateOp]
     items: Sequence[PushItem]
-    ack: CycleAck | None
+    ack: Ack | None
     release: bool
 
 
@@ -192,30 +175,27 @@ def run_cycle(
     if not streams.knows(cycle.query_id):
         raise NotFound(f"Unknown query: {cycle.query_id}")
     queue = _home(service, cycle.queue, cycle.partition)
-    changes: list[Change] = []
+    pending = PendingCommit(service.store)
     outcome: AckOutcome | None = None
-    if cycle.ack is not None:
-        status = cycle.ack.status
-        if status is AckStatus.FAILED:
-            status = AckStatus.DEAD_LETTER  # a cycle has no retries of its own
-        ack = Ack(cycle.partition, cycle.ack.transaction_id, status, cycle.ack.lease_id)
+    ack = cycle.ack
+    if ack is not None:
+        if ack.status is AckStatus.FAILED:
+            ack = ack._replace(status=AckStatus.DEAD_LETTER)  # a cycle has no retries of its own
         decision = decide_acks(queue, cycle.group, [ack], now, release=cycle.release)
         outcome = decision.outcomes[0]
         refusal = refusal_of(ack, outcome)
         if refusal is not None:
             raise refusal
-        changes += [(queue.number, event) for event in decision.events]
-    records: list[bytes] = []
-    bodies: list[Body] = []
+        pending.add(queue, decision.events)
     state_records = streams.change(cycle.query_id, cycle.partition_id, cycle.state_ops, now)
     spooled = service.spool.holds and bool(cycle.items)
     if spooled:
         decided = []
         state_records = [*service.spool.records(cycle.items), *state_records]
     else:
-        decided = service.decide_pushes(cycle.items, now, changes, records, bodies)
-    if changes or state_records:
-        service.store.commit(changes, records, bodies, state_records)
+        decided = service.decide_pushes(cycle.items, now, pending)
+    pending.state_records = state_records
+    pending.write()
     return None if spooled else service.results(cycle.items, decided), outcome, queue
 
 
@@ -229,17 +209,3 @@ def _home(service: PartitionedService, number: int, index: int) -> PartitionedQu
 def _result(queue: PartitionedQueue, item: PushItem, offset: int, duplicate: bool) -> PushResult:
     created_us = queue.log.created_us(offset)
     return PushResult(queue.number, queue.indexes[item.partition], offset, created_us, duplicate)
-
-
-def _bodies_of(
-    service: PartitionedService, decision: TransactionDecision, items: Sequence[PushItem]
-) -> tuple[list[Body], list[bytes]]:
-    bodies: list[Body] = []
-    records: list[bytes] = []
-    for queue, pushed, mine in decision.pushes:
-        cipher = service.store.cipher if queue.config.encryption_enabled else None
-        for at, place in enumerate(mine):
-            if at not in pushed.duplicates:
-                bodies.append(items[place].body)
-                records.append(encode_body(items[place].body, cipher))
-    return bodies, records

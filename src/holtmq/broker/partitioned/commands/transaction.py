@@ -42,8 +42,16 @@ class TransactionDecision:
 
     pushed: list[PushedItem]
     acked: list[AckOutcome]
-    events: list[tuple[PartitionedQueue, QueueEvent]]
+    settled: list[tuple[PartitionedQueue, QueueEvent]]  # the events of the acks
     pushes: list[tuple[PartitionedQueue, PushDecision, list[int]]]  # the last: indexes into ``pushed``
+
+    @property
+    def events(self) -> list[tuple[PartitionedQueue, QueueEvent]]:
+        """All events, in the order in which they are written."""
+        return [
+            *self.settled,
+            *((queue, push.event) for queue, push, _ in self.pushes if push.event is not None),
+        ]
 
 
 def decide_transaction(
@@ -53,8 +61,8 @@ def decide_transaction(
 
     Without ``refuses``, invalid acks are ignored and size limits are not checked.
     """
-    events: list[tuple[PartitionedQueue, QueueEvent]] = []
-    acked = _decide_acks(acks, now, events, refuses)
+    settled: list[tuple[PartitionedQueue, QueueEvent]] = []
+    acked = _decide_acks(acks, now, settled, refuses)
     flat = [(operation.queue, item) for operation in pushes for item in operation.items]
     places: dict[int, list[int]] = {}
     for place, (queue, _) in enumerate(flat):
@@ -65,11 +73,9 @@ def decide_transaction(
         queue = flat[mine[0]][0]
         decision = decide_push(queue, [flat[place][1] for place in mine], now, refuses)
         decisions.append((queue, decision, mine))
-        if decision.event is not None:
-            events.append((queue, decision.event))
         for at, place in enumerate(mine):
             pushed[place] = PushedItem(queue, decision.offsets[at], at in decision.duplicates)
-    return TransactionDecision([pushed[place] for place in range(len(flat))], acked, events, decisions)
+    return TransactionDecision([pushed[place] for place in range(len(flat))], acked, settled, decisions)
 
 
 def _decide_acks(

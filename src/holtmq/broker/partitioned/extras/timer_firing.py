@@ -14,9 +14,10 @@ from holtmq.broker.partitioned.events import IdsGiven
 from holtmq.broker.partitioned.extras.timers import Timed, TimedChange, TimedMessages
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.log.bodies import Body, UnreadableBody
+from holtmq.broker.partitioned.pending_commit import PendingCommit
 from holtmq.broker.partitioned.queue_config import US
 from holtmq.broker.partitioned.requests import PushItem, PushResult
-from holtmq.broker.partitioned.store import Change, PartitionedStore
+from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
 
 _Decided = tuple[str, Sequence[PushItem], PushDecision]
@@ -28,9 +29,7 @@ class DecidePushes(Protocol):
         self,
         items: Sequence[PushItem],
         now: float,
-        changes: list[Change],
-        records: list[bytes],
-        bodies: list[Body],
+        pending: PendingCommit,
         *,
         apart: bool,
     ) -> list[_Decided]: ...
@@ -124,10 +123,9 @@ class Firing:
             for timer in timers
         ]
         ids = {id(item): timer.message_id for item, timer in zip(items, timers, strict=True)}
-        changes: list[Change] = []
-        records: list[bytes] = []
-        bodies: list[Body] = []
-        decided = self._decide(items, now, changes, records, bodies, apart=True)
+        ended = self._timed.record(TimedChange([], [(timer.queue, timer.key) for timer in timers]))
+        pending = PendingCommit(self._store, ended)
+        decided = self._decide(items, now, pending, apart=True)
         for _, mine, decision in decided:
             given = tuple(
                 (offset, ids[id(item)])
@@ -135,8 +133,7 @@ class Firing:
                 if place not in decision.duplicates
             )
             if decision.event is not None:
-                number = next(number for number, event in changes if event is decision.event)
-                changes.append((number, IdsGiven(given)))
-        ended = self._timed.record(TimedChange([], [(timer.queue, timer.key) for timer in timers]))
-        self._store.commit(changes, records, bodies, ended)
+                number = next(number for number, event in pending.changes if event is decision.event)
+                pending.changes.append((number, IdsGiven(given)))
+        pending.write()
         self._count(items, decided)
