@@ -49,6 +49,23 @@ def test_from_the_front_page_to_the_stuck_consumer_in_three_clicks(
     expect(rows_of(page, "Connections")).to_contain_text("Pika Python Client")
 
 
+def test_a_name_of_255_bytes_hides_no_column_and_a_name_of_dots_is_explained(
+    broker: TestBroker, page: Page, worker: pika.BlockingConnection
+) -> None:
+    name, dots = "long-" + "x" * 250, ".."
+    fill(worker, name, 0)
+    fill(worker, dots, 0)
+
+    page.goto(broker.http_url + "/#/queues?text=long-")
+
+    expect(rows_of(page, "Queues")).to_contain_text(name)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    table = page.locator("table.list")
+    assert table.evaluate("table => table.scrollWidth <= table.parentElement.clientWidth")
+    page.goto(broker.http_url + "/#/queue/%2F/..")
+    expect(page.get_by_role("alert").first).to_contain_text('a browser cannot ask for something named ".."')
+
+
 def test_queues_of_both_kinds_are_filtered_by_what_is_typed(
     broker: TestBroker, page: Page, http: httpx.Client, worker: pika.BlockingConnection
 ) -> None:

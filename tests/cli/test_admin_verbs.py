@@ -202,6 +202,28 @@ def test_peek_top_and_route_test_show_without_changing(broker: TestBroker, holt:
     connection.close()
 
 
+def test_what_clients_send_cannot_steer_the_operators_terminal(broker: TestBroker, holt: Holt) -> None:
+    name = "evil\x1b[2J[bold]\x07[/nothing]"
+    connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+    channel = connection.channel()
+    channel.queue_declare(name)
+    channel.basic_publish("", name, "line 1\nline\t2 \x1b]0;title\x07")
+    channel.basic_publish("", name, b"\xff\x00")
+    channel.queue_declare(name, passive=True)
+
+    peeked = done(holt("queue", "peek", name))
+    outputs = [peeked, done(holt("queue", "list")), done(holt("top", "--once"))]
+    outputs.append(done(holt("exchange", "route-test", "", name)))
+    connection.close()
+
+    for output in outputs:
+        assert "evil\\x1b[2J[bold]\\x07[/nothing]" in output
+        assert not {"\x1b", "\x07"} & set(output)
+    assert "line 1\nline\t2 \\x1b]0;title\\x07" in peeked
+    assert "(body in base64)\n    /wA=" in peeked
+    assert holt("top", "--every", "-1").exit_code == 2
+
+
 def test_a_wrong_login_and_a_missing_broker_are_told_apart(holt: Holt) -> None:
     wrong = holt("user", "list", "--password", "nope")
     nobody = holt("queue", "list", "--url", _NOBODY)

@@ -12,8 +12,9 @@ from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
-from holtmq.cli.target import Target, as_json, with_broker
+from holtmq.cli.target import Target, as_json, printable, with_broker
 
 _ROWS: Final = 30
 _WIDE: Final = 200  # columns of the table when the output is not a terminal
@@ -81,19 +82,27 @@ def stuck(target: Target, as_json: bool) -> None:
     else:
         for one in answer.findings:
             where = one.name if one.vhost in (None, "/") else f"{one.name} (vhost {one.vhost})"
-            click.echo(f"{one.severity:<4}  {where}: {one.text}; since {_moment(one.since)}")
+            click.echo(printable(f"{one.severity:<4}  {where}: {one.text}; since {_moment(one.since)}"))
             for who in one.who:
                 name = who.client or who.consumer
                 click.echo(
-                    f"      {name}: user {who.user}, {who.host}, consumer {who.consumer}, "
-                    f"{who.unacked} unacked since {_moment(who.since)}"
+                    printable(
+                        f"      {name}: user {who.user}, {who.host}, consumer {who.consumer}, "
+                        f"{who.unacked} unacked since {_moment(who.since)}"
+                    )
                 )
     if answer.findings:
         raise SystemExit(1)
 
 
 @click.command()
-@click.option("--every", default=2.0, show_default=True, help="Seconds between two refreshes.")
+@click.option(
+    "--every",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(min=0.1),
+    help="Seconds between two refreshes.",
+)
 @click.option("--once", is_flag=True, help="Show the list once and exit.")
 @click.option(
     "--sort",
@@ -141,8 +150,8 @@ def _table(answer: QueuesAnswer) -> Table:
         table.add_column(name, justify="right")
     for row in answer.rows:
         table.add_row(
-            row.name,
-            row.vhost,
+            Text(printable(row.name)),  # a string would be read as markup: [bold]
+            Text(printable(row.vhost)),
             row.kind,
             f"{row.ready:,}",
             _known(row.unacked),

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from holtmq.cli.target import Target, as_json, in_vhost, show, with_broker
+from holtmq.cli.target import Target, as_json, in_vhost, printable, show, with_broker
 
 
 class ConnectionRow(msgspec.Struct, frozen=True):
@@ -174,9 +174,9 @@ def route_test(target: Target, name: str, routing_key: str, headers: str, as_jso
         click.echo(msgspec.json.format(raw).decode())
     elif answer.queues or answer.delayed_by:
         for queue in answer.queues:
-            click.echo(queue)
+            click.echo(printable(queue))
         for delaying in answer.delayed_by:
-            click.echo(f"(delayed by exchange {delaying}; routed when the delay ends)")
+            click.echo(f"(delayed by exchange {printable(delaying)}; routed when the delay ends)")
     else:
         click.echo("to no queue: it would be dropped, or returned if mandatory")
         raise SystemExit(1)

@@ -3,13 +3,16 @@
 Owns: arguments and texts. Must not touch: the API paths of other verbs; rules.
 """
 
+from typing import Final
+
 import click
 import msgspec
 
 from holtmq.cli.jobs import run_job, to_target, which_messages
-from holtmq.cli.target import Target, as_json, in_vhost, show, with_broker
+from holtmq.cli.target import Target, as_json, in_vhost, printable, show, with_broker
 
 _operator = click.option("--operator", is_flag=True, help="Operator policies: limits that users cannot lift.")
+_KEPT_IN_BODIES: Final = "\n\t"
 
 
 class PolicyRow(msgspec.Struct, frozen=True):
@@ -135,8 +138,10 @@ def peek_queue(target: Target, name: str, count: int, skip: int, as_json: bool, 
         return
     for at, message in enumerate(answer.messages, skip):
         properties = msgspec.json.encode(message["properties"]).decode()
-        click.echo(f"#{at}  {message['exchange'] or '(default)'} / {message['routing_key']}  {properties}")
-        click.echo(f"    {message['payload']}")
+        route = printable(f"{message['exchange'] or '(default)'} / {message['routing_key']}")
+        is_text = message["payload_encoding"] == "string"
+        click.echo(f"#{at}  {route}  {properties}{'' if is_text else '  (body in base64)'}")
+        click.echo(f"    {printable(str(message['payload']), keep=_KEPT_IN_BODIES)}")
     click.echo(f"{len(answer.messages)} of {answer.total} messages{', cut off' if answer.truncated else ''}.")
 
 

@@ -185,13 +185,21 @@ def show(rows: Sequence[msgspec.Struct], columns: Sequence[str], as_json: bool) 
 def _cell(value: object) -> str:
     match value:
         case list():
-            return ",".join(map(str, value)) or "-"
+            return printable(",".join(map(str, value))) or "-"
         case dict():
             return msgspec.json.encode(value).decode()
         case None | "":
             return "-"
         case _:
-            return str(value)
+            return printable(str(value))
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Text of others, such as a queue's name or a body, without what a terminal would obey."""
+    return "".join(
+        one if one.isprintable() or one in keep else one.encode("unicode_escape", "replace").decode()
+        for one in text
+    )
 
 
 def new_password(from_stdin: bool) -> str:

@@ -9,6 +9,8 @@ export async function request(method, path, body, headers = {}) {
     options.headers["content-type"] = "application/json";
     options.body = JSON.stringify(body);
   }
+  const dots = path.split("?")[0].split("/").find((segment) => segment === "." || segment === "..");
+  if (dots) throw new Error(`a browser cannot ask for something named "${dots}", it would ask for another path: use the holt command or curl --path-as-is`);
   let answer;
   try {
     answer = await fetch(path, options);
