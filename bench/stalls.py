@@ -27,6 +27,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 from rich.console import Console
 from rich.table import Table
 
+from holtmq.broker.partitioned.groups.subscriptions import StartRequest
+from holtmq.broker.partitioned.requests import PopRequest
 from holtmq.config import Config, Limits
 from holtmq.heap import COLLECT_AFTER
 from holtmq.node import Node
@@ -34,6 +36,7 @@ from holtmq.testing import TestBroker
 
 GOAL_MS: Final = 50.0
 _PATIENCE: Final = 600.0
+_ALL: Final = StartRequest()
 _IDLE: Final = 25e-6  # seconds: a round with the meter alone takes about 5 µs
 
 
@@ -231,6 +234,156 @@ def delete_queue(site: Site, count: int) -> Callable[[], object]:
     return lambda: site.channel.queue_delete("bound-0")
 
 
+def bind_and_unbind(site: Site, count: int) -> Callable[[], object]:
+    _bindings(site, count, queues=1)
+
+    def change() -> None:
+        site.channel.queue_bind("bound-0", "many", "one.more")
+        for key in ("one.more", "key.0", f"key.{count - 1}"):
+            site.channel.queue_unbind("bound-0", "many", key)
+
+    return change
+
+
+def delete_binding(site: Site, count: int) -> Callable[[], object]:
+    _bindings(site, count, queues=1)
+    return lambda: site.http.delete("/api/bindings/%2F/e/many/q/bound-0/key.7").raise_for_status()
+
+
+def list_bindings_of_queue(site: Site, count: int) -> Callable[[], object]:
+    _bindings(site, count, queues=1)
+    return lambda: site.get("/api/queues/%2F/bound-0/bindings")
+
+
+def _chosen(site: Site, count: int, kind: str) -> None:
+    def make(node: Node) -> None:
+        broker = node.broker
+        vhost = broker.vhost("/")
+        broker.exchanges.declare(vhost, "choosing", kind)
+        for number in range(count):
+            broker.declare_queue(vhost, f"chosen-{number}")
+            broker.bind(vhost, "choosing", f"chosen-{number}", "1")
+
+    site.topology(make)
+
+
+def choose(kind: str) -> Prepare:
+    """The first message after a binding was added."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        _chosen(site, count, kind)
+        site.channel.queue_declare("more")
+
+        def change() -> None:
+            site.channel.queue_bind("more", "choosing", "1")
+            site.channel.basic_publish("choosing", "key", b"x")
+            site.channel.queue_declare("more", passive=True)
+
+        return change
+
+    return prepare
+
+
+def delete_vhost(site: Site, count: int) -> Callable[[], object]:
+    def make(node: Node) -> None:
+        broker = node.broker
+        broker.put_vhost("large")
+        vhost = broker.vhost("large")
+        broker.exchanges.declare(vhost, "many", "topic", durable=True)
+        for number in range(count):
+            broker.declare_queue(vhost, f"queue-{number}", durable=True)
+            for key in range(5):
+                broker.bind(vhost, "many", f"queue-{number}", f"key.{key}.{number}")
+
+    site.topology(make)
+    return lambda: site.http.delete("/api/vhosts/large").raise_for_status()
+
+
+def sample_used(site: Site, count: int) -> Callable[[], object]:
+    """The second in which every queue got a message."""
+    _queues(site, count)
+    for number in range(count):
+        site.channel.basic_publish("", f"queue-{number}", b"x")
+    site.channel.queue_declare("queue-0", passive=True)
+    return lambda: time.sleep(2.5)
+
+
+def drop_exclusive(site: Site, count: int) -> Callable[[], object]:
+    for number in range(count):
+        site.channel.queue_declare(f"mine-{number}", exclusive=True)
+    return site.broker.drop_connections
+
+
+def _consumers(site: Site, count: int) -> None:
+    site.channel.queue_declare("q")
+    site.channel.basic_qos(prefetch_count=1)
+    for number in range(count):
+        site.channel.basic_consume("q", lambda *_: None, consumer_tag=f"c-{number}")
+
+
+def cancel_consumer(site: Site, count: int) -> Callable[[], object]:
+    _consumers(site, count)
+    return lambda: site.channel.basic_cancel("c-1")
+
+
+def delete_consumed(site: Site, count: int) -> Callable[[], object]:
+    _consumers(site, count)
+    return lambda: site.http.delete("/api/queues/%2F/q").raise_for_status()
+
+
+def publish_to_consumers(site: Site, count: int) -> Callable[[], object]:
+    _consumers(site, count)
+
+    def publish() -> None:
+        other = site.channel.connection.channel()
+        for _ in range(1_000):
+            other.basic_publish("", "q", b"x")
+        other.queue_declare("q", passive=True)
+
+    return publish
+
+
+def list_delayed(site: Site, count: int) -> Callable[[], object]:
+    delayed(site, count)
+    return lambda: site.get("/api/v1/delayed")
+
+
+def _partitions(site: Site, count: int) -> None:
+    for start in range(0, count, 1_000):
+        items = [
+            {"queue": "log", "partition": f"p{number}", "payload": number}
+            for number in range(start, min(start + 1_000, count))
+        ]
+        site.http.post("/api/v1/push", json={"items": items}).raise_for_status()
+
+
+def partitioned(path: str, method: str = "GET") -> Prepare:
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        _partitions(site, count)
+        return lambda: site.http.request(method, path).raise_for_status()
+
+    return prepare
+
+
+def _groups(site: Site, count: int) -> None:
+    _partitions(site, 10)
+
+    def make(node: Node) -> None:
+        for number in range(count):
+            request = PopRequest(f"l{number}", "log", "p0", group=f"g{number}", start=_ALL)
+            node.partitioned.pop(request, time.time())
+
+    site.topology(make)
+
+
+def grouped(path: str, method: str = "GET", body: object = None) -> Prepare:
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        _groups(site, count)
+        return lambda: site.http.request(method, path, json=body).raise_for_status()
+
+    return prepare
+
+
 def list_consumers(site: Site, count: int) -> Callable[[], object]:
     site.channel.queue_declare("q")
     for _ in range(count):
@@ -275,6 +428,28 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "policy over queues": (20_000, put_policy),
     "delete an exchange with bindings": (100_000, delete_exchange),
     "delete a queue with bindings": (100_000, delete_queue),
+    "bind and unbind among bindings": (100_000, bind_and_unbind),
+    "delete one of many bindings over HTTP": (100_000, delete_binding),
+    "bindings of a queue": (100_000, list_bindings_of_queue),
+    "publish to a changed random exchange": (10_000, choose("x-random")),
+    "publish to a changed consistent-hash exchange": (1_000, choose("x-consistent-hash")),
+    "delete a vhost with queues": (20_000, delete_vhost),
+    "rates of queues that are all used": (20_000, sample_used),
+    "connection lost with exclusive queues": (20_000, drop_exclusive),
+    "cancel one of many consumers": (10_000, cancel_consumer),
+    "delete a queue with consumers": (10_000, delete_consumed),
+    "publish to many consumers": (10_000, publish_to_consumers),
+    "list delayed messages": (100_000, list_delayed),
+    "pop of any partition": (10_000, partitioned("/api/v1/pop/queue/log?batch=10&partitions=10")),
+    "show a queue with partitions": (10_000, partitioned("/api/v1/resources/queues/log")),
+    "status of a queue with partitions": (10_000, partitioned("/api/v1/status/queues/log")),
+    "delete a queue with partitions": (10_000, partitioned("/api/v1/resources/queues/log", "DELETE")),
+    "list groups": (10_000, grouped("/api/v1/consumer-groups")),
+    "push to a queue with groups": (
+        10_000,
+        grouped("/api/v1/push", "POST", {"items": [{"queue": "log", "partition": "p0", "payload": 1}]}),
+    ),
+    "delete a queue with groups": (10_000, grouped("/api/v1/resources/queues/log", "DELETE")),
     "list consumers": (10_000, list_consumers),
     "connection lost with consumers": (10_000, close_consumers),
     "purge": (100_000, purge),

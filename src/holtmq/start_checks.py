@@ -27,11 +27,11 @@ _LEAST_SECRET: Final = 32  # bytes of a key for HS256, by RFC 7518
 
 def warn(config: Config, broker: Broker) -> None:
     """Log a warning for each insecure setting and each pattern that cannot be used."""
-    _warn_of_doors(config, broker)
+    _warn_of_open_access(config, broker)
     _warn_of_patterns(broker)
 
 
-def _warn_of_doors(config: Config, broker: Broker) -> None:
+def _warn_of_open_access(config: Config, broker: Broker) -> None:
     hosts = {*config.amqp.host, *config.http.host} - _OWN_HOSTS
     if hosts and not broker.users.has_own_users:
         log.warning(

@@ -21,10 +21,10 @@ from holtmq.journal import disk
 from holtmq.journal.interface import RecordUnreadable
 from holtmq.testing import TestBroker
 from holtmq.testing.views import work_queue
-from holtmq.verify.door import Ports
-from holtmq.verify.http_door import place_of
-from holtmq.verify.intake_door import DYING, IntakeDoor
+from holtmq.verify.http_workload import place_of
+from holtmq.verify.intake_workload import DYING, IntakeWorkload
 from holtmq.verify.record import make_body
+from holtmq.verify.workload import Ports
 
 BODIES = [f"message {number} ".encode() * 3 for number in range(5)]
 
@@ -397,7 +397,7 @@ def test_a_delayed_message_that_cannot_be_read_keeps_nothing_else_waiting(node: 
 
 
 def test_the_durability_check_counts_such_a_dead_letter_as_lost(node: Node) -> None:
-    door, ports = IntakeDoor(), Ports(node.broker.amqp_port, node.broker.http_port)
+    door, ports = IntakeWorkload(), Ports(node.broker.amqp_port, node.broker.http_port)
     asyncio.run(door.prepare(ports))
     name = door.record.next_name(place_of(DYING, "north"), "mortal")
     body = make_body(name, 50)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -11,6 +12,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import click
+import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 from check_jsonschema import main as check_jsonschema
@@ -18,6 +21,8 @@ from click.testing import CliRunner
 from try_wheel import try_wheel
 
 from holtmq import __version__
+from holtmq.cli import main as holt
+from holtmq.config import Config
 from holtmq.config.catalogue import all_settings
 from holtmq.testing import TestBroker
 
@@ -114,6 +119,48 @@ def test_the_image_is_built_in_stages_and_runs_without_root(dockerfile: list[tup
     assert order.index("USER") < order.index("VOLUME")  # changes after VOLUME would be lost
     for _, image in [row for row in dockerfile if row[0] == "FROM"]:
         assert re.match(r"python:3\.\d+-slim\b", image), "a base without a version changes by itself"
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or platform.system() != "Linux", reason="hadolint has no wheel for this"
+)
+def test_the_image_has_no_fault_that_hadolint_knows() -> None:
+    command = [str(Path(sys.executable).parent / "hadolint"), "--no-color", str(ROOT / "Dockerfile")]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_ports_of_image_and_compose_file_are_the_brokers(dockerfile: list[tuple[str, str]]) -> None:
+    config = Config()
+    ports = {config.amqp.port, config.amqp.tls_port, config.http.port, config.http.tls_port}
+    exposed = next(rest for word, rest in dockerfile if word == "EXPOSE")
+    assert {int(port) for port in exposed.split()} == ports
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    for name in ("broker", "standby"):
+        assert {int(port.rpartition(":")[2]) for port in services[name]["ports"]} <= ports
+
+
+def test_each_holt_command_in_these_files_exists() -> None:
+    files = [ROOT / "Dockerfile", *(ROOT / ".github").rglob("*.yml"), *DEPLOY.rglob("*")]
+    texts = [path.read_text() for path in files if path.is_file() and path.suffix != ".json"]
+    calls = {
+        call.strip()
+        for text in texts
+        for call in re.findall(r"\bholt ((?:[a-z]+ ?)+(?:NAME ?)?(?:--[a-z-]+ ?(?:[a-z]+ ?)?)*)", text)
+    }
+    assert {"serve", "user list --json", "user add prometheus --tag monitoring --password-stdin"} <= calls
+    for call in calls:
+        command: click.Command = holt
+        context = click.Context(holt)
+        for word in call.split():
+            options = {name for one in command.params for name in one.opts}
+            if word.startswith("--"):
+                assert word in options, f"holt {call}"
+            elif isinstance(command, click.Group):
+                found = command.get_command(context, word)
+                assert found is not None, f"holt {call}"
+                command = found
+        assert not isinstance(command, click.Group) or call in ("cluster",), f"holt {call}"
 
 
 def test_the_image_copies_only_what_its_context_holds(dockerfile: list[tuple[str, str]]) -> None:
@@ -253,6 +300,19 @@ def test_the_failover_patch_meets_the_manifest_that_it_changes() -> None:
     assert patched["name"] == container["name"]
     known = {setting.env for setting in all_settings()}
     assert {variable["name"] for variable in patched["env"]} <= known
+
+
+def test_the_manifests_fit_kubernetes_schemas() -> None:
+    for one in manifests("node"):
+        kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_tests_of_a_workflow_have_all_that_they_need_from_the_system() -> None:
+    steps = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["test"]["steps"]
+    commands = [step.get("run", "") for step in steps]
+    # A list of packages here would be forgotten when a test needs one more.
+    setup = commands.index("sudo scripts/setup-system.sh")
+    assert setup < next(place for place, command in enumerate(commands) if "make test" in command)
 
 
 def test_workflows_call_targets_that_exist() -> None:

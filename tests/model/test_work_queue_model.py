@@ -771,3 +771,18 @@ class Machine(RuleBasedStateMachine):
 
 Machine.TestCase.settings = settings.get_profile("model")
 TestWorkQueueModel = Machine.TestCase
+
+
+def test_a_delay_whose_end_a_crash_undid_ends_again_with_a_new_message() -> None:
+    machine = Machine()
+    machine.begin(Shape(), Shape())
+    machine.publish_later(persistent=True, delay_ms=10)
+    machine.sync()
+    machine.advance(ms=10)
+    machine.get(who=1, which=0, from_dead=True, turn=True)
+    machine.end_and_start(how="crash", keep=Keep.NOTHING, after=0)
+    machine.advance(ms=1)
+
+    machine.get(who=0, which=0, from_dead=True, turn=True)
+
+    machine.teardown()

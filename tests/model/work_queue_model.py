@@ -224,6 +224,8 @@ class Model:
     def restart(self, projection: Projection, delayed: list[tuple[int, Item]]) -> None:
         """Only what lasts is left, all of it waiting."""
         self.delayed = list(delayed)
+        for _, item in self.delayed:
+            item.was_out = False  # its delay may have ended, and the crash undid it
         self.queues = {}
         for name, kept in projection.items():
             queue = self.queues[name] = ModelQueue(name, kept.shape, list(kept.items))

@@ -25,10 +25,10 @@ from holtmq.cli.cluster import cluster
 from holtmq.config import Amqp, Config, Data, Http, Limits
 from holtmq.journal import JournalFailed
 from holtmq.node import Node
-from holtmq.verify.door import Gone
 from holtmq.verify.http_client import HttpClient
 from holtmq.verify.replica.nodes import NodeProcess
 from holtmq.verify.replica.proxy import Proxy, Weather
+from holtmq.verify.workload import Gone
 from postgres import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("failover")]

@@ -30,8 +30,9 @@ def new_role(postgres: Cluster) -> Iterator[tuple[str, str]]:
 
 def test_a_session_does_not_take_over_limits_that_would_harm_it(postgres: Cluster) -> None:
     with new_role(postgres) as (name, url):
-        postgres.execute(f"ALTER ROLE {name} SET statement_timeout = '10ms'")
-        postgres.execute(f"ALTER ROLE {name} SET idle_session_timeout = '10ms'")
+        # Not shorter: they apply to the new session until its first statement lifts them.
+        postgres.execute(f"ALTER ROLE {name} SET statement_timeout = '10min'")
+        postgres.execute(f"ALTER ROLE {name} SET idle_session_timeout = '10min'")
         postgres.execute(f"ALTER ROLE {name} SET client_min_messages = error")
         postgres.execute(f"ALTER ROLE {name} SET synchronous_commit = off")
         session = Session(url, 10.0, "test")

@@ -53,11 +53,11 @@ async def test_the_broker_survives_kills_and_power_cuts(tmp_path: Path) -> None:
     assert report.passed, report
     assert report.rounds == 6
     assert (report.kills, report.power_cuts) == (2, 4)
-    for door in (report.amqp, report.http):
-        assert min(door.confirmed, door.transactions, door.acks) > 0
+    for workload in (report.amqp, report.http):
+        assert min(workload.confirmed, workload.transactions, workload.acks) > 0
     assert min(report.intake.confirmed, report.intake.acks) > 0
-    for door in (report.amqp, report.http, report.intake):
-        assert 0 < door.confirm_ms.p50 <= door.confirm_ms.p99
+    for workload in (report.amqp, report.http, report.intake):
+        assert 0 < workload.confirm_ms.p50 <= workload.confirm_ms.p99
     assert report.fsyncs_per_second > 0
     assert report.recovery_ms.p50 > 0
     assert not report.not_observed

@@ -2,10 +2,10 @@
 
 from random import Random
 
-from holtmq.verify.door import Watch
 from holtmq.verify.plan import LONGEST_ROUND, ending_of, segment_bytes_of
 from holtmq.verify.record import make_body
 from holtmq.verify.watched_disk import What
+from holtmq.verify.workload import Watch
 
 
 def endings(seed: int, rounds: int = 50) -> list[object]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from holtmq.amqp.codec import encode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import AmqpError, ConnectionFault
-from holtmq.amqp.frames import FRAME_METHOD, encode_frame
+from holtmq.amqp.frames import FRAME_METHOD, FRAME_MIN_SIZE, encode_frame
 from holtmq.amqp.interceptors import NO_INTERCEPTORS, Interceptors
 from holtmq.amqp.methods import (
     ConnectionOpen,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 # 0-9, which older clients (Perl's Net::AMQP) send although they speak 0-9-1; RabbitMQ accepts it, too.
 OLD_PROTOCOL_HEADER: Final = b"AMQP\x01\x01\x00\x09"
-_FRAME_MIN: Final = 4096
 INSIDE_USER: Final = "none"  # RabbitMQ's name for the user of a connection from the broker itself
 _OPEN_ID: Final = 10 << 16 | 40
 _CAPABILITIES: Final[FieldTable] = {
@@ -232,10 +231,11 @@ class Handshake:
                 f"negotiated frame_max = {frame_max} is higher than the maximum allowed value "
                 f"({settings.frame_max})",
             )
-        if frame_max < _FRAME_MIN:
+        if frame_max < FRAME_MIN_SIZE:
             raise ConnectionFault(
                 ReplyCode.NOT_ALLOWED,
-                f"negotiated frame_max = {frame_max} is lower than the minimum allowed value ({_FRAME_MIN})",
+                f"negotiated frame_max = {frame_max} is lower than the minimum allowed value "
+                f"({FRAME_MIN_SIZE})",
             )
         channel_max = method.channel_max or settings.channel_max
         if channel_max > settings.channel_max:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holtmq.auth.users import Vhost
 from holtmq.broker.dialect import HOLT, Dialect
-from holtmq.broker.errors import AccessRefused, Conflict, Protected
+from holtmq.broker.errors import AccessRefused, Conflict
 from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.flow import Flow
 from holtmq.broker.jobs.board import JobBoard
@@ -34,6 +34,7 @@ from holtmq.broker.records.changes import (
     pack_table,
 )
 from holtmq.broker.records.message_records import encode_settled
+from holtmq.broker.removals import Removals
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.streams.vhost_streams import Streams
 from holtmq.broker.topology.access_changes import AccessChanges
@@ -84,6 +85,7 @@ class Broker:
         self.operator_policies = self.policy_changes.operator_policies
         self.long_changes.later = lambda step: self.flow.at(self.flow.now_ms, step)
         self.jobs = JobBoard(self)
+        self.removals = Removals(self)
         self.queues_by_id: dict[int, Queue] = {}
         self.counts = ClientCounts()
         self.sessions: set[Ledger] = set()  # every holder of leases; a checkpoint includes their messages
@@ -96,6 +98,7 @@ class Broker:
 
     def put_vhost(self, name: str, description: str = "", tags: Iterable[str] = ()) -> None:
         """Create a vhost with its predeclared exchanges, or change its description and tags."""
+        self.removals.complete(name)
         known, wanted = self.users.vhost(name), tuple(tags)
         if known is not None and (
             not (description or wanted) or (known.description, known.tags) == (description, wanted)
@@ -121,15 +124,18 @@ class Broker:
         return self.vhosts.find(name)
 
     def delete_vhost(self, name: str) -> None:
-        """Delete a vhost and everything in it. Raises Conflict if it is protected from deletion."""
-        vhost = self.vhost(name)
-        known = self.users.vhost(name)
-        if known is not None and known.protected_from_deletion:
-            raise Protected(f"Refusing to delete virtual host '{name}' because it is protected from deletion")
+        """Delete a vhost and everything in it at once; ``removals`` does it in steps."""
+        self._refuse_if_failed()
+        self.removals.delete_vhost(name)
+        self.removals.complete(name)
+
+    def expel(self, vhost: str) -> None:
+        """Close the connections to a vhost that is being deleted."""
+        self.access.on_expelled(f"vhost '{vhost}' is deleted", lambda where, _: where == vhost)
+
+    def forget_vhost(self, name: str) -> None:
+        """Delete a vhost that has no queues."""
         self.exchanges.pending_bindings.finish()
-        self.access.on_expelled(f"vhost '{name}' is deleted", lambda where, _: where == name)
-        for queue in list(vhost.queues.values()):
-            self._remove_queue(vhost, queue)
         del self.vhosts[name]
         self.access.forget_vhost(name)
         self.policy_changes.forget_vhost(name)
@@ -202,6 +208,9 @@ class Broker:
             name = "amq.gen-" + secrets.token_urlsafe(16)
         else:
             received = QueueDeclaration(durable, exclusive, auto_delete, arguments)
+            orphan = vhost.queues.get(name)
+            if orphan is not None and self.removals.is_orphan(orphan):
+                self._remove_queue(vhost, orphan)
             existing = vhost.check_redeclared(name, received, owner)
             if existing is not None:
                 existing.used_ms = self.flow.now_ms
@@ -396,8 +405,12 @@ class Broker:
 
     def drop_exclusive_queues(self, owner: object) -> None:
         """Delete the exclusive queues of a closed connection."""
-        for queue in list(self._owned.get(owner, ())):
-            self.remove_queue(queue)
+        if owner in self._owned:
+            self.removals.connection_closed(owner)
+
+    def exclusive_queue_of(self, owner: object) -> Queue | None:
+        """One of the queues that are exclusive to a connection; None when there is none."""
+        return next(iter(self._owned.get(owner, ())), None)
 
     def _schedule_expiry(self, queue: Queue) -> None:
         if queue.options.expires_ms is None:

@@ -1,4 +1,4 @@
-"""A client of a running broker's management API.
+"""A client of a running broker's HTTP API, for all verbs.
 
 Owns: one HTTP connection, the login, and error texts. Must not touch: what verbs print.
 """
@@ -61,7 +61,10 @@ def _tls_trouble(error: ssl.SSLError) -> str:
 class BrokerApi:
     """Implements ``Registry``; ``get`` and ``send`` are for verbs that need a running broker."""
 
-    def __init__(self, url: str, user: str, password: str, tls_ca: Path | None = None) -> None:
+    def __init__(
+        self, url: str, user: str, password: str, tls_ca: Path | None = None, token: str | None = None
+    ) -> None:
+        """``token``: sent instead of user and password; an empty one sends no login."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise click.BadParameter(f"{url!r} is not an address such as http://127.0.0.1:6632")
@@ -75,8 +78,12 @@ class BrokerApi:
         self._base = parts.path.rstrip("/") + "/api"
         self._url = url
         self._user = user
-        login = base64.b64encode(f"{user}:{password}".encode()).decode()
-        self._headers = {"authorization": f"Basic {login}", "content-type": "application/json"}
+        self._headers = {"content-type": "application/json"}
+        if token is None:
+            login = base64.b64encode(f"{user}:{password}".encode()).decode()
+            self._headers["authorization"] = f"Basic {login}"
+        elif token:
+            self._headers["authorization"] = f"Bearer {token}"
 
     def connect(self) -> None:
         """Connect and check the login; BrokerUnreachable when there is no broker."""
@@ -152,8 +159,10 @@ class BrokerApi:
             reason = said.reason or said.error
         except msgspec.MsgspecError:
             reason = ""
-        if status == 401:
+        if status == 401 and self._user:
             return f"{self._url} refused the login of user '{self._user}' (--user, --password)"
+        if status == 401:
+            return f"{self._url} refused the token (--token): {reason}"
         return reason or f"{self._url} answered with status {status}"
 
     def users(self) -> list[UserRow]:

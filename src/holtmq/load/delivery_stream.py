@@ -14,34 +14,26 @@ from typing import Final
 from holtmq.amqp.frames import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, FRAME_OVERHEAD
 from holtmq.load import frames
 from holtmq.load.link import LoadError
+from holtmq.load.read_buffer import ReadBuffer
 
 _TAG: Final = struct.Struct(">Q")
 _BUFFER_BYTES: Final = 512 * 1024
 _ACK_BLOCK: Final = 256
 
 
-class DeliveryStream:
+class DeliveryStream(ReadBuffer):
     """The deliveries of one consumer."""
 
     def __init__(self, prefix: bytes, message_bytes: int, body_at: int) -> None:
+        super().__init__(max(_BUFFER_BYTES, 8 * message_bytes))
         self._prefix = prefix
         self._size = message_bytes
         self._tag_at = len(prefix)
         self.body_at = body_at
-        self.buffer = bytearray(max(_BUFFER_BYTES, 8 * message_bytes))
-        self._view = memoryview(self.buffer)
-        self._filled = 0
-        self.count = 0  # deliveries so far, which is also the last delivery tag
-        self.slow_reads = 0  # reads that had to be parsed frame by frame
         self.last_at = -1  # offset of the last complete message of the last read, -1 when unknown
         self.first_at = -1
-        self._done = 0  # bytes of complete messages that `settle` will drop
         self._body_left = 0
         self._in_message = False
-
-    def room(self) -> memoryview:
-        """The buffer space for the next bytes."""
-        return self._view[self._filled :]
 
     def added(self, size: int) -> int:
         """Process ``size`` bytes written into ``room()``; return how many deliveries they completed.
@@ -75,15 +67,6 @@ class DeliveryStream:
         self.count += whole
         self._done = end
         return whole
-
-    def settle(self) -> None:
-        """Drop the complete messages of the last read."""
-        done, filled = self._done, self._filled
-        if done:
-            if done < filled:
-                self.buffer[: filled - done] = self.buffer[done:filled]
-            self._filled = filled - done
-            self._done = 0
 
     def _read_frames(self) -> int:
         self.slow_reads += 1

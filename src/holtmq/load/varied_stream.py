@@ -14,6 +14,7 @@ from holtmq.amqp.frames import FRAME_METHOD, FRAME_OVERHEAD
 from holtmq.load import frames
 from holtmq.load.delivery_stream import refuse_or_ignore
 from holtmq.load.link import LoadError
+from holtmq.load.read_buffer import ReadBuffer
 from holtmq.load.varied_blob import VariedBlob
 
 _TAG: Final = struct.Struct(">Q")
@@ -21,22 +22,13 @@ _BUFFER_BYTES: Final = 1024 * 1024
 _BODY_SIZE_AT: Final = frames.FRAME_HEAD.size + 4
 
 
-class VariedStream:
+class VariedStream(ReadBuffer):
     """The deliveries of one consumer of varied messages."""
 
     def __init__(self, consumer_tag: str, blob: VariedBlob) -> None:
+        super().__init__(_BUFFER_BYTES)
         self._mark = struct.pack(">I", frames.BASIC_DELIVER) + frames.short(consumer_tag)
         self._blob = blob
-        self.buffer = bytearray(_BUFFER_BYTES)
-        self._view = memoryview(self.buffer)
-        self._filled = 0
-        self._done = 0
-        self.count = 0
-        self.slow_reads = 0
-
-    def room(self) -> memoryview:
-        """The buffer space for the next bytes."""
-        return self._view[self._filled :]
 
     def added(self, size: int) -> int:
         """Process ``size`` bytes written into ``room()``; return how many deliveries they completed."""
@@ -60,15 +52,6 @@ class VariedStream:
         self.count += seen
         self._done = end
         return seen
-
-    def settle(self) -> None:
-        """Drop the complete messages of the last read."""
-        done, filled = self._done, self._filled
-        if done:
-            if done < filled:
-                self.buffer[: filled - done] = self.buffer[done:filled]
-            self._filled = filled - done
-            self._done = 0
 
     def _frame_end(self, at: int) -> int:
         """Where the frame at ``at`` ends; -1 when it is incomplete."""

@@ -31,7 +31,7 @@ from holtmq.amqp.methods import (
     ConnectionTuneOk,
     Method,
 )
-from holtmq.verify.door import Gone
+from holtmq.verify.workload import Gone
 from holtmq.wire.properties import Properties, body_size, encode_header, encode_properties
 from holtmq.wire.tables import FieldTable
 

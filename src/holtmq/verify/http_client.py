@@ -8,7 +8,7 @@ import asyncio
 
 import msgspec
 
-from holtmq.verify.door import Gone
+from holtmq.verify.workload import Gone
 
 
 class HttpClient:

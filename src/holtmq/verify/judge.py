@@ -16,15 +16,15 @@ from typing import Final
 
 import msgspec
 
-from holtmq.verify.amqp_door import AmqpDoor
-from holtmq.verify.door import Door, Gone
-from holtmq.verify.http_door import HttpDoor
-from holtmq.verify.intake_door import IntakeDoor
+from holtmq.verify.amqp_workload import AmqpWorkload
+from holtmq.verify.http_workload import HttpWorkload
+from holtmq.verify.intake_workload import IntakeWorkload
 from holtmq.verify.kernel_watch import Strace
 from holtmq.verify.plan import Boundary, Ending, ending_of, opening_boundary, segment_bytes_of
 from holtmq.verify.process import News, Subject, life
 from holtmq.verify.record import Findings
-from holtmq.verify.report import DoorReport, Percentiles, Report
+from holtmq.verify.report import Percentiles, Report, WorkloadReport
+from holtmq.verify.workload import Gone, Workload
 
 # Chosen anew after each recovery. Purging some queues next to others leaves segments that are mostly dead.
 _PURGE_ABOVE: Final = (300, 1_000, 4_000)
@@ -47,16 +47,21 @@ class Options:
 
 
 class _Case:
-    """One door and its findings."""
+    """One workload and its findings."""
 
-    def __init__(self, door: Door, report: DoorReport) -> None:
-        self.door = door
+    def __init__(self, workload: Workload, report: WorkloadReport) -> None:
+        self.workload = workload
         self.report = report
         self.findings = Findings()
 
     def count(self) -> None:
         """Update the report."""
-        report, findings, record, watch = self.report, self.findings, self.door.record, self.door.watch
+        report, findings, record, watch = (
+            self.report,
+            self.findings,
+            self.workload.record,
+            self.workload.watch,
+        )
         report.confirmed, report.transactions, report.acks = record.confirmed, record.committed, record.acked
         report.lost, report.undone_acks = len(findings.lost), len(findings.undone)
         report.order_violations = len(findings.disordered) + len(watch.disordered)
@@ -69,10 +74,10 @@ class _Case:
         kinds = (
             ("lost", findings.lost),
             ("undone ack", findings.undone),
-            ("out of order", findings.disordered + self.door.watch.disordered),
+            ("out of order", findings.disordered + self.workload.watch.disordered),
             ("torn transaction", findings.torn),
             ("damaged", findings.damaged),
-            ("refused", self.door.watch.refusals),
+            ("refused", self.workload.watch.refusals),
         )
         return [f"{kind}: {one} ({name})" for kind, names in kinds for one in names[:_EXAMPLES]]
 
@@ -90,12 +95,12 @@ class Judge:
         self._working_seconds = 0.0
         self._working_syncs = 0
         self._report = Report(seed=options.seed, folder="", file_system="")
-        intake = IntakeDoor()
-        # This order: the intake door ends maintenance before anything else is read.
+        intake = IntakeWorkload()
+        # This order: the intake workload ends maintenance before anything else is read.
         self._cases = (
             _Case(intake, self._report.intake),
-            _Case(AmqpDoor(), self._report.amqp),
-            _Case(HttpDoor(), self._report.http),
+            _Case(AmqpWorkload(), self._report.amqp),
+            _Case(HttpWorkload(), self._report.http),
         )
         self._report.stages = intake.stages
 
@@ -127,7 +132,7 @@ class Judge:
                 return False
             if number == 0:
                 for case in self._cases:
-                    await case.door.prepare(subject.ports)
+                    await case.workload.prepare(subject.ports)
             else:
                 await self._compare(subject)
             if self._options.stop_at_failure and not self._is_clean():
@@ -154,12 +159,15 @@ class Judge:
                 subject.kill()
 
         for case in self._cases:
-            case.door.watch.on_promise = promised
+            case.workload.watch.on_promise = promised
         timer = asyncio.get_running_loop().call_later(ending.seconds, subject.kill)
         try:
             seeds = [Random(self._random.random()) for _ in self._cases]
             await asyncio.gather(
-                *[case.door.work(subject.ports, seed) for case, seed in zip(self._cases, seeds, strict=True)]
+                *[
+                    case.workload.work(subject.ports, seed)
+                    for case, seed in zip(self._cases, seeds, strict=True)
+                ]
             )
         finally:
             timer.cancel()
@@ -203,8 +211,8 @@ class Judge:
         most = self._random.choice(_PURGE_ABOVE)
         try:
             for case in self._cases:
-                case.findings.add(case.door.record.compare(await case.door.read(subject.ports)))
-                await case.door.finish_reading(subject.ports, most)
+                case.findings.add(case.workload.record.compare(await case.workload.read(subject.ports)))
+                await case.workload.finish_reading(subject.ports, most)
         except (Gone, msgspec.DecodeError) as error:
             self._report.refused_starts += 1
             self._report.examples.append(f"the queues could not be read after a recovery: {error}")
@@ -235,7 +243,7 @@ class Judge:
         for case, name in zip(self._cases, ("other ways in", "AMQP", "HTTP"), strict=True):
             report.examples += case.examples(name)
             case.report.confirm_ms = Percentiles.of(
-                [value * 1000 for value in case.door.watch.confirm_seconds]
+                [value * 1000 for value in case.workload.watch.confirm_seconds]
             )
         unseen = self._news.unseen_syncs
         report.examples += [f"reported as synced, never asked of the kernel: {n}" for n in unseen[:_EXAMPLES]]

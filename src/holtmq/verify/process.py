@@ -16,11 +16,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Final
 
-from holtmq.verify.door import Ports
 from holtmq.verify.durable_image import DurableImage
 from holtmq.verify.kernel_watch import KernelWatch, Strace
 from holtmq.verify.plan import Boundary
 from holtmq.verify.watched_disk import Event, What, decode_event
+from holtmq.verify.workload import Ports
 
 _START_SECONDS: Final = 60.0
 _PIPE_BYTES: Final = 1 << 20

@@ -26,8 +26,8 @@ class Percentiles(msgspec.Struct, frozen=True):
         return cls(ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100], ordered[-1])
 
 
-class DoorReport(msgspec.Struct, kw_only=True):
-    """What was promised and kept through one door."""
+class WorkloadReport(msgspec.Struct, kw_only=True):
+    """What was promised to one workload, and kept."""
 
     confirmed: int = 0  # confirms and answered pushes
     transactions: int = 0
@@ -72,9 +72,11 @@ class Report(msgspec.Struct, kw_only=True):
     syncs: int = 0  # reported by the broker's disk
     unseen_syncs: int = 0  # of these, calls that the kernel never received
     not_observed: str = ""  # why the calls could not be traced; empty: they were
-    amqp: DoorReport = msgspec.field(default_factory=DoorReport)
-    http: DoorReport = msgspec.field(default_factory=DoorReport)
-    intake: DoorReport = msgspec.field(default_factory=DoorReport)  # staging, spool, timers, replayed letters
+    amqp: WorkloadReport = msgspec.field(default_factory=WorkloadReport)
+    http: WorkloadReport = msgspec.field(default_factory=WorkloadReport)
+    intake: WorkloadReport = msgspec.field(
+        default_factory=WorkloadReport
+    )  # staging, spool, timers, replayed letters
     stages: bool = True  # pyarrow is installed; without it nothing is staged
     examples: list[str] = msgspec.field(default_factory=list)  # of what went wrong
     fsyncs_per_second: float = 0.0
@@ -85,12 +87,12 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def confirmed(self) -> int:
-        """Confirms through all doors."""
+        """Confirms of all workloads."""
         return self.amqp.confirmed + self.http.confirmed + self.intake.confirmed
 
     @property
     def lost(self) -> int:
-        """Losses through all doors."""
+        """Losses of all workloads."""
         return self.amqp.lost + self.http.lost + self.intake.lost
 
     @property
@@ -148,7 +150,7 @@ class Report(msgspec.Struct, kw_only=True):
 def show(report: Report, console: Console) -> None:
     """Print it as a table."""
     console.print(_rounds(report))
-    console.print(_doors(report))
+    console.print(_workloads(report))
     for example in report.examples:
         console.print(f"  [red]{example}[/]", highlight=False)
     console.print("Proved:", *report.proved, sep="\n  ", highlight=False, markup=False)
@@ -186,28 +188,30 @@ def _rounds(report: Report) -> Table:
     return table
 
 
-def _doors(report: Report) -> Table:
+def _workloads(report: Report) -> Table:
     table = Table()
     table.add_column(style="dim")
-    doors = report.amqp, report.http, report.intake
+    workloads = report.amqp, report.http, report.intake
     for name in ("AMQP", "HTTP", "other ways in"):
         table.add_column(name, justify="right")
-    table.add_row("confirmed or answered messages", *[f"{door.confirmed:,}" for door in doors])
-    table.add_row("committed transactions", *[f"{door.transactions:,}" for door in doors])
-    table.add_row("durable acks", *[f"{door.acks:,}" for door in doors], end_section=True)
+    table.add_row("confirmed or answered messages", *[f"{workload.confirmed:,}" for workload in workloads])
+    table.add_row("committed transactions", *[f"{workload.transactions:,}" for workload in workloads])
+    table.add_row("durable acks", *[f"{workload.acks:,}" for workload in workloads], end_section=True)
     for label, counts in (
-        ("lost", [door.lost for door in doors]),
-        ("undone acks", [door.undone_acks for door in doors]),
-        ("order violations", [door.order_violations for door in doors]),
-        ("torn transactions", [door.torn_transactions for door in doors]),
-        ("damaged or invented messages", [door.damaged for door in doors]),
-        ("requests refused", [door.refused for door in doors]),
+        ("lost", [workload.lost for workload in workloads]),
+        ("undone acks", [workload.undone_acks for workload in workloads]),
+        ("order violations", [workload.order_violations for workload in workloads]),
+        ("torn transactions", [workload.torn_transactions for workload in workloads]),
+        ("damaged or invented messages", [workload.damaged for workload in workloads]),
+        ("requests refused", [workload.refused for workload in workloads]),
     ):
         table.add_row(label, *[_judged(count) for count in counts])
-    table.add_row("duplicates (allowed)", *[f"{door.duplicates:,}" for door in doors], end_section=True)
+    table.add_row(
+        "duplicates (allowed)", *[f"{workload.duplicates:,}" for workload in workloads], end_section=True
+    )
     table.add_row(
         "confirm or answer, p50 / p99",
-        *[f"{door.confirm_ms.p50:.2f} / {door.confirm_ms.p99:.2f} ms" for door in doors],
+        *[f"{workload.confirm_ms.p50:.2f} / {workload.confirm_ms.p99:.2f} ms" for workload in workloads],
     )
     return table
 

@@ -46,7 +46,6 @@ class GroupPartition:
     partition: int
     cursor: int
     lag: int
-    has_cursor: bool
     retry_count: int
     consumed: int
     last_consumed_us: int  # 0: never
@@ -147,7 +146,6 @@ def group_partition(queue: PartitionedQueue, group: Group, index: int, now: floa
         partition=index,
         cursor=cursor,
         lag=lag,
-        has_cursor=own,
         retry_count=leases.retries.get(index, 0),
         consumed=leases.consumed[index] if own else 0,
         last_consumed_us=leases.settled_at[index] if own else 0,

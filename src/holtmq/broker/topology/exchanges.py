@@ -225,6 +225,11 @@ class Exchange(Generic[Q]):
         """Whether the destination is deleted and its bindings are not all removed yet."""
         return id(destination) in self._detached
 
+    def is_bound(self, destination: Union[Q, "Exchange[Q]"], routing_key: str, arguments: Table) -> bool:
+        """Whether this binding exists."""
+        binding = self._bindings.get(Binding(self.name, destination, routing_key, arguments).identity)
+        return binding is not None and id(binding.destination) not in self._detached
+
     def leads_to(self, to_exchange: bool, destination: str) -> bool:
         """Whether any binding has this destination."""
         return (to_exchange, destination) in self._by_destination

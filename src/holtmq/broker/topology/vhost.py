@@ -237,8 +237,7 @@ class VHost:
         where = self.exchanges.get(destination) if to_exchange else self.queues.get(destination)
         if exchange is None or where is None:
             return False
-        wanted = Binding(source, where, routing_key, arguments).identity
-        return any(binding.identity == wanted for binding in exchange.bindings_to(where))
+        return exchange.is_bound(where, routing_key, arguments)
 
     def bindings_to(self, destination: Queue | QueueExchange) -> list[QueueBinding]:
         """The bindings to a queue or an exchange, by source."""
@@ -247,7 +246,7 @@ class VHost:
         ]
 
     def _forget_source(self, source: QueueExchange, destination: Queue | QueueExchange) -> None:
-        if not source.bindings_to(destination) or source.name not in self.exchanges:
+        if not source.leads_to(*_key(destination)) or source.name not in self.exchanges:
             self._sources.get(_key(destination), set()).discard(source.name)
 
     def _sources_of(self, destination: Queue | QueueExchange) -> list[QueueExchange]:

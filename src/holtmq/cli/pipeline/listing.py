@@ -3,18 +3,17 @@
 Owns: the table. Must not touch: Spark; nothing of it is needed here.
 """
 
-import http.client
 import json
-import ssl
+from contextlib import closing
+from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import click
 import msgspec
 
+from holtmq.cli.broker_api import BrokerApi
 from holtmq.cli.target import as_json, show
 
-_TIMEOUT: Final = 30.0
 _SILENT_SECONDS: Final = 120.0
 
 
@@ -64,7 +63,9 @@ def list_pipelines(url: str, token: str, tls_ca: str, as_json: bool) -> None:
 
     Every job reports by itself. In a program: holtmq.spark.report_to(spark, url).
     """
-    answer = _get(url, token, tls_ca)
+    broker = BrokerApi(url, "", "", Path(tls_ca) if tls_ca else None, token)
+    with closing(broker):
+        answer = broker.send("GET", "v1", "pipelines")
     if as_json:
         click.echo(json.dumps(json.loads(answer)["pipelines"], indent=2))
         return
@@ -86,32 +87,3 @@ def _line(row: PipelineRow) -> Line:
         row.sources,
         row.last_error.partition("\n")[0][:80],
     )
-
-
-def _get(url: str, token: str, tls_ca: str) -> bytes:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise click.BadParameter(f"{url!r} is not an address such as http://127.0.0.1:6632")
-    connection = (
-        http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT)
-        if parts.scheme == "http"
-        else http.client.HTTPSConnection(
-            parts.hostname,
-            parts.port,
-            timeout=_TIMEOUT,
-            context=ssl.create_default_context(cafile=tls_ca or None),
-        )
-    )
-    try:
-        headers = {"authorization": f"Bearer {token}"} if token else {}
-        connection.request("GET", parts.path.rstrip("/") + "/api/v1/pipelines", headers=headers)
-        response = connection.getresponse()
-        answer = response.read()
-    except (OSError, http.client.HTTPException) as error:
-        raise click.ClickException(f"{url} did not answer: {error}") from None
-    finally:
-        connection.close()
-    if response.status >= 300:
-        reason = answer[:200].decode("utf-8", "replace")
-        raise click.ClickException(f"the broker refused ({response.status}): {reason}")
-    return answer

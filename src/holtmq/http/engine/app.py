@@ -41,7 +41,7 @@ class Application:
         word, where = method.decode("latin-1"), path.decode("latin-1")
         if word == "OPTIONS":
             return _PREFLIGHT_FOUND
-        found = self._router.find("GET" if word == "HEAD" else word, where)
+        found = self._router.find(word, where)
         if found is not None:
             return found
         allowed = self._router.methods(where)

@@ -8,18 +8,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-import msgspec
-
 from holtmq.auth.permissions import Action
 from holtmq.auth.rights import MONITORING, Identity, Right
 from holtmq.auth.tokens import Role
 from holtmq.auth.users import ADMINISTRATOR
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.http.engine.context import Context
-from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
+from holtmq.http.engine.errors import EMPTY_BODY, Refusal
 from holtmq.http.engine.request import HttpRequest
 from holtmq.http.engine.waiting_requests import until_durable
-from holtmq.http.engine.wire import Query
+from holtmq.http.engine.wire import Query, read_json
 
 T = TypeVar("T")
 
@@ -89,10 +87,7 @@ class Call:
         """The body as this struct; raises 400 when it is missing or does not fit."""
         if not self.body.strip():
             raise Refusal(400, EMPTY_BODY)
-        try:
-            return msgspec.json.decode(self.body, type=kind)
-        except msgspec.MsgspecError as error:
-            raise invalid_json(error) from None
+        return read_json(self.body, kind)
 
     def json_or(self, kind: type[T], default: T) -> T:
         """The same, for a body that may be omitted."""

@@ -4,7 +4,7 @@ Owns: the shape of error answers and the codes in them. Must not touch: sockets,
 """
 
 import logging
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,10 +17,13 @@ from holtmq.broker.errors import (
     JournalUnavailable,
     LimitReached,
     NotFound,
+    Protected,
     ResourceLocked,
 )
 from holtmq.broker.partitioned.store import MessagesSetAside
 from holtmq.journal.interface import JournalFailed, RecordUnreadable
+from holtmq.name_patterns import BadPattern
+from holtmq.wire.primitives import CodecError
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,7 @@ _CODES: Final = {
     405: "method_not_allowed",
     408: "timeout",
     409: "conflict",
+    412: "precondition_failed",
     413: "payload_too_large",
     415: "unsupported_media_type",
     429: "rate_limited",
@@ -58,35 +62,52 @@ _STATUSES: Final[tuple[tuple[type[BrokerError], int, str], ...]] = (
     (AccessRefused, 403, "forbidden"),
     (ResourceLocked, 409, "locked"),
     (JournalUnavailable, 503, "unavailable"),
+    (Protected, 412, "protected"),
     (Conflict, 400, "bad_request"),
 )
 
 
-def answer_for(error: Exception) -> tuple[int, bytes]:
-    """(status, body) for an exception from a handler; an unexpected one is logged and answered 500."""
-    if isinstance(error, Refusal):
-        return error.status, error_body(str(error), error.code)
-    if isinstance(error, TokenRefused):
-        return 401, error_body(str(error), "unauthorized")
-    if isinstance(error, RightMissing):
-        return 403, error_body(str(error), "forbidden")
-    if isinstance(error, JournalFailed):
-        return 503, error_body(str(error), "unavailable")
-    if isinstance(error, MessagesSetAside):
-        text = f"a message cannot be read and was set aside; ask again for the others: {error}"
-        return 503, error_body(text, "set_aside")
-    if isinstance(error, RecordUnreadable):
-        return 500, error_body(f"the message cannot be read: {error}", "unreadable")
-    if isinstance(error, BrokerError):
-        for kind, status, code in _STATUSES:
-            if isinstance(error, kind):
-                return status, error_body(str(error), code)
-    if isinstance(error, UnicodeError):  # msgspec raises it for a string that is not valid UTF-8
-        return 400, error_body(f"Invalid JSON: {error}", "bad_request")
-    if isinstance(error, RecursionError):
-        return 400, error_body("Invalid JSON: nested too deeply", "bad_request")
+class Failure(NamedTuple):
+    """What an exception from a handler means for the client."""
+
+    status: int
+    text: str
+    code: str
+
+
+def failure_of(error: Exception) -> Failure:
+    """The meaning of an exception from a handler; an unexpected one is logged."""
+    match error:
+        case Refusal():
+            return Failure(error.status, str(error), error.code)
+        case TokenRefused():
+            return Failure(401, str(error), "unauthorized")
+        case RightMissing():
+            return Failure(403, str(error), "forbidden")
+        case JournalFailed():
+            return Failure(503, str(error), "unavailable")
+        case MessagesSetAside():
+            text = f"a message cannot be read and was set aside; ask again for the others: {error}"
+            return Failure(503, text, "set_aside")
+        case RecordUnreadable():
+            return Failure(500, f"the message cannot be read: {error}", "unreadable")
+        case BadPattern() | CodecError():
+            return Failure(400, str(error), "bad_request")
+        case UnicodeError():  # msgspec raises it for a string that is not valid UTF-8
+            return Failure(400, f"Invalid JSON: {error}", "bad_request")
+        case RecursionError():
+            return Failure(400, "Invalid JSON: nested too deeply", "bad_request")
+    for kind, status, code in _STATUSES:
+        if isinstance(error, kind):
+            return Failure(status, str(error), code)
     log.error("request failed", exc_info=error)
-    return 500, error_body("Internal server error", "internal")
+    return Failure(500, "Internal server error", "internal")
+
+
+def answer_for(error: Exception) -> tuple[int, bytes]:
+    """(status, body) for an exception from a handler."""
+    status, text, code = failure_of(error)
+    return status, error_body(text, code)
 
 
 def error_body(text: str, code: str) -> bytes:

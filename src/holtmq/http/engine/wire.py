@@ -7,14 +7,16 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from json.encoder import encode_basestring
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import unquote_plus, unquote_to_bytes
 
 import msgspec
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.groups.subscriptions import read_timestamp
-from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.errors import Refusal, invalid_json
+
+T = TypeVar("T")
 
 _US: Final = 1_000_000
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z").match
@@ -108,6 +110,14 @@ def moment_us(text: str, name: str) -> int:
         return read_timestamp(text)
     except Conflict as error:
         raise Refusal(400, f"{name}: {error}") from None
+
+
+def read_json(body: bytes, kind: type[T], *, is_lenient: bool = False) -> T:
+    """A body as this struct; raises 400. ``is_lenient``: "true" and "1" may stand for true and 1."""
+    try:
+        return msgspec.json.decode(body, type=kind, strict=not is_lenient)
+    except msgspec.MsgspecError as error:
+        raise invalid_json(error) from None
 
 
 def raw(payload: bytes) -> msgspec.Raw:

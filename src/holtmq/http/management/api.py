@@ -69,7 +69,7 @@ class ManagementApi:
     def find(self, method: bytes, path: bytes) -> Found:
         """The route of a request, or a route that answers 404 or 405."""
         word, where = method.decode("latin-1"), _without_slash(path.decode("latin-1"))
-        found = self._router.find("GET" if word == "HEAD" else word, where)
+        found = self._router.find(word, where)
         if found is not None:
             return found
         methods = self._router.methods(where)

@@ -14,9 +14,8 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.engine.wire import Query
+from holtmq.http.engine.wire import Query, read_json
 from holtmq.http.management.access import ADMINISTER
-from holtmq.http.management.wire import read_json
 
 T = TypeVar("T")
 
@@ -69,8 +68,11 @@ class ManagementCall:
         return self.identity.has_tag(MONITORING) or self.identity.may_enter(vhost)
 
     def json(self, kind: type[T]) -> T:
-        """The body as this struct; raises 400 if it does not fit."""
-        return read_json(self.body, kind)
+        """The body as this struct; raises 400 if it does not fit.
+
+        Lenient like RabbitMQ, whose own tool sends "true" for true; no body is an empty object.
+        """
+        return read_json(self.body.strip() or b"{}", kind, is_lenient=True)
 
     def require(self, action: Action, name: str) -> None:
         """Raise 403 if the user may not do this in the path's vhost."""

@@ -104,7 +104,11 @@ async def put_vhost(call: ManagementCall) -> Answer:
 
 
 async def delete_vhost(call: ManagementCall) -> Answer:
-    call.broker.delete_vhost(call.vhost.name)
+    removals, name = call.broker.removals, call.vhost.name
+    removals.delete_vhost(name)
+    while removals.is_leaving(name):
+        await asyncio.sleep(0)
+    call.refuse_if_failed()
     return CHANGED
 
 

@@ -5,7 +5,6 @@ Owns: RabbitMQ's field names in requests, AMQP values as JSON, statuses of error
 
 import base64
 import hashlib
-import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -14,17 +13,11 @@ from urllib.parse import quote_plus
 
 import msgspec
 
-from holtmq.auth.rights import RightMissing
-from holtmq.auth.tokens import TokenRefused
-from holtmq.broker.errors import AccessRefused, BrokerError, JournalUnavailable, NotFound, Protected
+from holtmq.broker.errors import BrokerError
 from holtmq.broker.records.changes import pack_table
-from holtmq.http.engine.errors import Refusal
-from holtmq.journal.interface import JournalFailed
-from holtmq.name_patterns import BadPattern
+from holtmq.http.engine.errors import Refusal, failure_of
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.tables import EPOCH, FieldTable, Timestamp
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -116,16 +109,6 @@ class BindingIn(msgspec.Struct, kw_only=True, gc=False):
     vhost: str = ""
 
 
-def read_json(body: bytes, kind: type[T]) -> T:
-    """A body as this struct; raises 400. Lenient like RabbitMQ, whose own tool sends "true" for true."""
-    try:
-        return msgspec.json.decode(body.strip() or b"{}", type=kind, strict=False)
-    except msgspec.MsgspecError as error:
-        raise Refusal(400, str(error)) from None
-    except RecursionError:
-        raise Refusal(400, "nested too deeply") from None
-
-
 def checked_name(name: str, what: str) -> str:
     """The name; raises 400 if AMQP clients could not use it."""
     if not name:
@@ -214,29 +197,11 @@ def encode(value: object) -> bytes:
 
 
 def error_answer(error: Exception) -> tuple[int, bytes]:
-    """(status, body) for a handler's exception, in RabbitMQ's form; an unexpected one is logged, with 500."""
-    match error:
-        case Refusal(status=400):
-            return 400, encode({"error": error.code, "reason": text(str(error))})
-        case Refusal():
-            return _error(error.status, str(error))
-        case NotFound():
-            return _error(404, str(error))
-        case AccessRefused() | RightMissing():
-            return _error(403, str(error))
-        case TokenRefused():
-            return _error(401, str(error))
-        case JournalFailed() | JournalUnavailable():
-            return _error(503, str(error))
-        case Protected():
-            return _error(412, str(error))
-        case BrokerError() | BadPattern() | CodecError():
-            return _error(400, str(error))
-        case UnicodeError():  # msgspec raises it for a string that is not valid UTF-8
-            return _error(400, f"the request is not UTF-8: {error}")
-    log.error("request failed", exc_info=error)
-    return _error(500, "internal error; see the broker's log")
-
-
-def _error(status: int, reason: str) -> tuple[int, bytes]:
-    return status, encode({"error": _ERRORS.get(status, "internal_error"), "reason": text(reason)})
+    """(status, body) for a handler's exception, in RabbitMQ's form."""
+    found = failure_of(error)
+    # RabbitMQ has no 409 and 429 for these: what cannot be done now is a bad request.
+    status = 400 if isinstance(error, BrokerError) and found.status in (409, 429) else found.status
+    word = (
+        found.code if isinstance(error, Refusal) and status == 400 else _ERRORS.get(status, "internal_error")
+    )
+    return status, encode({"error": word, "reason": text(found.text)})

@@ -1,4 +1,4 @@
-"""The judge of failover: two nodes, clients at both doors, one fault after the other, an outside record.
+"""The judge of failover: two nodes, clients of AMQP and HTTP, one fault after the other, an outside record.
 
 Owns: the rounds and the verdict. Must not touch: the nodes' insides. Who owns the log is asked at /ready, as
 a load balancer does.
@@ -19,14 +19,14 @@ from random import Random
 from typing import Final
 from uuid import uuid4
 
-from holtmq.verify.amqp_door import AmqpDoor
-from holtmq.verify.door import Door, Gone, Ports
-from holtmq.verify.http_door import HttpDoor
+from holtmq.verify.amqp_workload import AmqpWorkload
+from holtmq.verify.http_workload import HttpWorkload
 from holtmq.verify.record import Findings
 from holtmq.verify.replica.faults import FOR_USERS, Fault, plan
 from holtmq.verify.replica.nodes import NodeProcess
 from holtmq.verify.replica.proxy import Proxy, Weather
 from holtmq.verify.replica.report import ReplicaReport
+from holtmq.verify.workload import Gone, Ports, Workload
 
 _OWNER_SECONDS: Final = 60.0
 _TRIES: Final = 4
@@ -81,15 +81,15 @@ class ReplicaJudge:
         self._url = options.url  # of PostgreSQL, as it is now
         self._on_round = on_round
         self._random = Random(options.seed)
-        self._doors: tuple[Door, ...] = (AmqpDoor(), HttpDoor())
+        self._workloads: tuple[Workload, ...] = (AmqpWorkload(), HttpWorkload())
         self._findings = Findings()
         self._promises = 0
         self._offsets: dict[str, float] = {}  # of the nodes' clocks
         self._restarts: set[asyncio.Task[None]] = set()
         self.log_name = f"verify-{uuid4().hex[:12]}"
         self.report = ReplicaReport(seed=options.seed)
-        for door in self._doors:
-            door.watch.on_promise = self._promised
+        for workload in self._workloads:
+            workload.watch.on_promise = self._promised
 
     def _promised(self) -> None:
         self._promises += 1
@@ -147,8 +147,8 @@ class ReplicaJudge:
 
     async def _rounds(self) -> None:
         owner = await self._owner()
-        for door in self._doors:
-            await door.prepare(owner.ports)
+        for workload in self._workloads:
+            await workload.prepare(owner.ports)
         faults = plan(self._options.faults, self._options.rounds, self._random)
         while self.report.rounds < len(faults):
             owner = await self._owner()
@@ -185,8 +185,8 @@ class ReplicaJudge:
             proxy.change(Weather.FAIR)
             async with asyncio.timeout(_OWNER_SECONDS):
                 await self._clients
-            for door in self._doors:
-                door.record.fenced = False
+            for workload in self._workloads:
+                workload.record.fenced = False
         self._restart(owner)
 
     def _note(self, fault: Fault) -> None:
@@ -199,9 +199,9 @@ class ReplicaJudge:
 
     def _work(self, node: NodeProcess) -> "asyncio.Future[list[None]]":
         """All clients at this node, until each has lost its connection."""
-        seeds = [Random(self._random.random()) for _ in self._doors]
+        seeds = [Random(self._random.random()) for _ in self._workloads]
         return asyncio.gather(
-            *[door.work(node.ports, seed) for door, seed in zip(self._doors, seeds, strict=True)]
+            *[workload.work(node.ports, seed) for workload, seed in zip(self._workloads, seeds, strict=True)]
         )
 
     async def _some_promises(self, count: int) -> None:
@@ -290,8 +290,8 @@ class ReplicaJudge:
 
     def _fence(self) -> None:
         """Another node is ready: what is sent to the old owner from now on must never be confirmed."""
-        for door in self._doors:
-            door.record.fenced = True
+        for workload in self._workloads:
+            workload.record.fenced = True
 
     def _promote(self, name: str) -> None:
         from holtmq.journal.replica.session import Session
@@ -310,7 +310,7 @@ class ReplicaJudge:
             return
         deadline = time.monotonic() + self._options.end_seconds
         while not await owner.ended(_LOOK_SECONDS):
-            confirms = any(door.record.confirmed_behind_fence for door in self._doors)
+            confirms = any(workload.record.confirmed_behind_fence for workload in self._workloads)
             if confirms or time.monotonic() > deadline:
                 self._fail(f"the old owner lived on after: {fault}")
                 await owner.kill()
@@ -338,31 +338,31 @@ class ReplicaJudge:
 
     async def _compare(self, owner: NodeProcess) -> None:
         most = self._random.choice(_PURGE_ABOVE)
-        for door in self._doors:
+        for workload in self._workloads:
             # What a clock an hour fast has delayed is due in an hour by a right one. So that it can be read,
             # the clock of the reading goes ahead of every other.
             self._set_clocks(2 * _CLOCK_SECONDS)
             try:
-                found = await self._read(door, owner)
+                found = await self._read(workload, owner)
             except Gone as error:  # for instance: a queue or an exchange that was confirmed is gone
                 self._fail(f"what was confirmed could not be read: {error}")
                 continue
             finally:
                 self._set_clocks(None)
-            self._findings.add(door.record.compare(found))
-            await self._again(lambda ports, door=door: door.finish_reading(ports, most))  # type: ignore[misc]
+            self._findings.add(workload.record.compare(found))
+            await self._again(lambda ports, workload=workload: workload.finish_reading(ports, most))  # type: ignore[misc]
         self._count()
 
-    async def _read(self, door: Door, owner: NodeProcess) -> dict[str, list[bytes]]:
+    async def _read(self, workload: Workload, owner: NodeProcess) -> dict[str, list[bytes]]:
         """Everything that waits. On a busy machine a node may send its reader away for a moment."""
         for _ in range(_TRIES - 1):
             try:
-                return await door.read(owner.ports)
+                return await workload.read(owner.ports)
             except Gone:
                 # What was leased for reading goes back first.
-                await self._again(lambda ports: door.finish_reading(ports, sys.maxsize))
+                await self._again(lambda ports: workload.finish_reading(ports, sys.maxsize))
                 owner = await self._owner()
-        return await door.read(owner.ports)
+        return await workload.read(owner.ports)
 
     async def _again(self, step: Callable[[Ports], Awaitable[None]]) -> None:
         """Do this at whichever node is ready, and once more if that node sends us away."""
@@ -380,7 +380,10 @@ class ReplicaJudge:
 
     def _count(self) -> None:
         report, findings = self.report, self._findings
-        records, watches = [door.record for door in self._doors], [door.watch for door in self._doors]
+        records, watches = (
+            [workload.record for workload in self._workloads],
+            [workload.watch for workload in self._workloads],
+        )
         report.confirmed = sum(record.confirmed for record in records)
         report.acks = sum(record.acked for record in records)
         report.transactions = sum(record.committed for record in records)

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from holtmq.verify.door import Gone, Ports
 from holtmq.verify.http_client import HttpClient
+from holtmq.verify.workload import Gone, Ports
 
 START_SECONDS: Final = 60.0
 _ASK_SECONDS: Final = 2.0

@@ -11,7 +11,7 @@ from holtmq.verify.report import Percentiles
 
 
 class ReplicaReport(msgspec.Struct, kw_only=True):
-    """What ``holt verify --replica`` found out, through both doors together."""
+    """What ``holt verify --replica`` found out, for both workloads together."""
 
     seed: int
     rounds: int = 0

@@ -248,12 +248,6 @@ class PartitionLeases:
     def live(self, now: float) -> Iterator[PartitionLease]:
         return (lease for lease in self._live.values() if now < lease.expires_at)
 
-    def drop_all(self) -> None:
-        self._live.clear()
-        self._by_id.clear()
-        self.unmarked.clear()
-        self.attempts = {partition: attempt for partition, (attempt, _) in self.marks.items()}
-
 
 def _put(sparse: dict[int, int], key: int, value: int) -> None:
     if value:

@@ -1,6 +1,6 @@
-"""One entry to the broker as the judge uses it: what its clients do, and how its queues are read.
+"""A workload as the judge uses it: what its clients do, and how its queues are read.
 
-Owns: the interface of a door, and what its clients measure and notice. Must not touch: verdicts.
+Owns: the interface of a workload, and what its clients measure and notice. Must not touch: verdicts.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ class Ports:
 
 @dataclass(slots=True)
 class Watch:
-    """What the clients of one door measured."""
+    """What the clients of one workload measured."""
 
     on_promise: Callable[[], None] = lambda: None  # called right after each confirm or response
     confirm_seconds: list[float] = field(default_factory=list)
@@ -79,8 +79,8 @@ async def connect_all(connect: Callable[[int], Awaitable[C]], port: int, count: 
     return clients
 
 
-class Door(Protocol):
-    """Clients that use AMQP, or HTTP."""
+class Workload(Protocol):
+    """Clients of one interface, the queues they use, and the record of what they were promised."""
 
     record: Record
     watch: Watch

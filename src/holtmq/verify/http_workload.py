@@ -1,4 +1,4 @@
-"""The HTTP door: producers, a worker with leases, and a client that moves messages in transactions.
+"""The HTTP workload: producers, a worker with leases, and a client that moves messages in transactions.
 
 Owns: what HTTP clients do until the broker is killed, and reading the queues as a consumer group.
 Must not touch: verdicts; every step is written into the record before or after it, never guessed.
@@ -15,11 +15,11 @@ from typing import Final
 
 import msgspec
 
-from holtmq.verify.door import Gone, Ports, Watch, connect_all
 from holtmq.verify.http_client import HttpClient
 from holtmq.verify.record import Record, make_body
+from holtmq.verify.workload import Gone, Ports, Watch, connect_all
 
-# Different from the other door's names: one name is one queue.
+# Different from the other workload's names: one name is one queue.
 STORE: Final = "log.store"  # pushed to, never consumed
 JOBS: Final = "log.jobs"
 IN: Final = "log.in"
@@ -77,8 +77,8 @@ class _Producer:
     in_doubt: list[dict[str, str]] = field(default_factory=list)
 
 
-class HttpDoor:
-    """The clients and queues of the HTTP door."""
+class HttpWorkload:
+    """The clients and queues of the HTTP workload."""
 
     def __init__(self) -> None:
         self.record = Record()

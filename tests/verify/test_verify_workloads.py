@@ -6,8 +6,8 @@ import asyncio
 from contextlib import suppress
 from random import Random
 
-from holtmq.verify.door import Ports
-from holtmq.verify.http_door import HttpDoor
+from holtmq.verify.http_workload import HttpWorkload
+from holtmq.verify.workload import Ports
 
 NOTHING = b"HTTP/1.1 204 No Content\r\n\r\n"
 REFUSED = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
@@ -28,4 +28,4 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 async def test_consumers_do_not_go_on_alone_when_every_producer_was_sent_away() -> None:
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server, asyncio.timeout(60):
-        await HttpDoor().work(Ports(0, server.sockets[0].getsockname()[1]), Random(1))
+        await HttpWorkload().work(Ports(0, server.sockets[0].getsockname()[1]), Random(1))

@@ -1,4 +1,4 @@
-"""The AMQP door: publishers with confirms, a consumer with acks, a client that moves messages by transaction.
+"""The AMQP workload: publishers with confirms, a consumer with acks, a client with transactions.
 
 They use work queues, a stream, and a queue behind a delaying exchange.
 
@@ -39,8 +39,8 @@ from holtmq.amqp.methods import (
     TxSelectOk,
 )
 from holtmq.verify.amqp_client import AmqpClient
-from holtmq.verify.door import Gone, Ports, Watch, connect_all
 from holtmq.verify.record import Record, make_body, name_of, publisher_and_number
+from holtmq.verify.workload import Gone, Ports, Watch, connect_all
 from holtmq.wire.tables import FieldTable
 
 PLAIN: Final = "plain"
@@ -63,8 +63,8 @@ _LATE_SECONDS: Final = 30.0  # for a delayed message to arrive, on a busy machin
 _PREFETCH: Final = 1_000
 
 
-class AmqpDoor:
-    """The clients and queues of the AMQP door. A place in the record is a queue."""
+class AmqpWorkload:
+    """The clients and queues of the AMQP workload. A place in the record is a queue."""
 
     def __init__(self) -> None:
         self.record = Record()

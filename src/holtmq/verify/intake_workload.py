@@ -1,9 +1,9 @@
-"""The other entries: batches staged by several tasks, maintenance, timers, replayed dead letters.
+"""The workload of the other ways in: staged batches, maintenance, timers, replayed dead letters.
 
 Owns: what these clients do until the broker is killed, and reading what they left. Must not touch:
 verdicts; every step is written into the record before or after it, never guessed.
 
-Maintenance affects every push of the node, so this door's ``read`` comes before the others': it ends
+Maintenance affects every push of the node, so this workload's ``read`` comes before the others': it ends
 maintenance, and waits until the spool is empty and every timer has fired.
 """
 
@@ -19,10 +19,10 @@ from typing import Final
 
 import msgspec
 
-from holtmq.verify.door import Gone, Ports, Watch, connect_all
 from holtmq.verify.http_client import HttpClient
-from holtmq.verify.http_door import PoppedMessage, new_item, place_of, pop, settle
+from holtmq.verify.http_workload import PoppedMessage, new_item, place_of, pop, settle
 from holtmq.verify.record import Record, make_body, name_of, publisher_and_number
+from holtmq.verify.workload import Gone, Ports, Watch, connect_all
 
 STAGED: Final = "in.staged"
 TIMED: Final = "in.timed"
@@ -65,7 +65,7 @@ _spool: Final = msgspec.json.Decoder(_Spool).decode
 _timers: Final = msgspec.json.Decoder(_Timers).decode
 
 
-class IntakeDoor:
+class IntakeWorkload:
     """Clients that stage, schedule and replay. A place in the record is a partition with its dead letters."""
 
     def __init__(self) -> None:

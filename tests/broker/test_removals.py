@@ -1,0 +1,109 @@
+"""Very many queues are removed in steps; whatever happens between two of them, nothing is half there."""
+
+import pytest
+from core_support import Bench
+
+from holtmq.broker import removals
+from holtmq.broker.errors import ResourceLocked
+from holtmq.journal.fake_disk import FakeDisk
+
+MANY = 40
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(removals, "STEP", 7)
+    bench = Bench(FakeDisk())
+    bench.broker.put_vhost("large")
+    vhost = bench.broker.vhost("large")
+    for number in range(MANY):
+        bench.broker.declare_queue(vhost, f"q{number}", durable=True)
+        bench.broker.bind(vhost, "amq.topic", f"q{number}", "key")
+    return bench
+
+
+def run_out(bench: Bench) -> None:
+    for _ in range(1_000):
+        if not len(bench.broker.long_changes):
+            return
+        bench.advance(1)
+        bench.turn()
+    raise AssertionError("it does not end")
+
+
+def test_a_vhost_goes_when_its_last_queue_has_gone(bench: Bench) -> None:
+    expelled: list[str] = []
+    bench.broker.access.on_expelled = lambda reason, _: expelled.append(reason)
+
+    bench.broker.removals.delete_vhost("large")
+
+    assert bench.broker.removals.is_leaving("large")
+    assert len(bench.broker.vhost("large").queues) == MANY - 7
+    bench.broker.declare_queue(bench.broker.vhost("large"), "late", durable=True)  # too late
+    run_out(bench)
+    assert not bench.broker.removals.is_leaving("large")
+    assert list(bench.broker.vhosts) == ["/"]
+    assert len(expelled) == 2  # also those that have connected meanwhile
+    bench.sync()
+    bench.crash()
+    assert list(bench.broker.vhosts) == ["/"]
+    assert bench.broker.queues_by_id == {}
+
+
+def test_after_a_crash_between_two_steps_the_rest_is_there_and_can_be_deleted(bench: Bench) -> None:
+    bench.broker.removals.delete_vhost("large")
+    bench.sync()
+
+    bench.crash()
+
+    assert len(bench.broker.vhost("large").queues) == MANY - 7
+    bench.broker.delete_vhost("large")
+    assert list(bench.broker.vhosts) == ["/"]
+
+
+def test_a_vhost_made_again_meanwhile_is_a_new_one(bench: Bench) -> None:
+    bench.broker.removals.delete_vhost("large")
+
+    bench.broker.put_vhost("large")
+
+    bench.broker.declare_queue(bench.broker.vhost("large"), "q39", durable=True)
+    run_out(bench)
+    assert list(bench.broker.vhost("large").queues) == ["q39"]
+    bench.sync()
+    bench.crash()
+    assert list(bench.broker.vhost("large").queues) == ["q39"]
+
+
+def test_two_deletions_are_one(bench: Bench) -> None:
+    bench.broker.removals.delete_vhost("large")
+    bench.broker.removals.delete_vhost("large")
+
+    run_out(bench)
+
+    assert list(bench.broker.vhosts) == ["/"]
+
+
+def test_a_checkpoint_between_two_steps_has_what_is_left(bench: Bench) -> None:
+    bench.broker.removals.delete_vhost("large")
+    bench.checkpoint()
+    left = set(bench.broker.vhost("large").queues)
+
+    bench.crash()
+
+    assert set(bench.broker.vhost("large").queues) == left
+
+
+def test_exclusive_queues_of_a_lost_connection_can_be_declared_again_at_once(bench: Bench) -> None:
+    old, new = object(), object()
+    for number in range(MANY):
+        bench.broker.declare_queue(bench.vhost, f"mine-{number}", exclusive=True, owner=old)
+
+    bench.broker.drop_exclusive_queues(old)
+
+    waiting = [name for name in bench.vhost.queues if name.startswith("mine-")]
+    assert len(waiting) == MANY - 7
+    again, _ = bench.broker.declare_queue(bench.vhost, waiting[-1], exclusive=True, owner=new)
+    with pytest.raises(ResourceLocked):
+        bench.broker.declare_queue(bench.vhost, waiting[-1], exclusive=True, owner=object())
+    run_out(bench)
+    assert [queue for queue in bench.vhost.queues.values() if queue.owner is not None] == [again]
