@@ -308,7 +308,9 @@ class Bench:
 
     def read_back(self) -> int:
         """Read whatever the journal keeps for a queue, lease or delay, and compare; how many there were."""
-        held = [lease.message for session in self.broker.sessions for lease in session.outstanding()]
+        leases = [lease for session in self.broker.sessions for lease in session.outstanding()]
+        # Nothing is kept for a queue that is gone: its leases end without effect.
+        held = [lease.message for lease in leases if not lease.queue.deleted]
         for queue in self.broker.work_queues():
             held += raw_messages(self.broker, queue)
             held += [message for batch in queue.held_back.values() for message in batch]

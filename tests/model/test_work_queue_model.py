@@ -786,3 +786,18 @@ def test_a_delay_whose_end_a_crash_undid_ends_again_with_a_new_message() -> None
     machine.get(who=0, which=0, from_dead=True, turn=True)
 
     machine.teardown()
+
+
+def test_nothing_is_kept_for_the_leases_of_a_deleted_queue() -> None:
+    machine = Machine()
+    machine.begin(Shape(), Shape(durable=False))
+    machine.consume(who=0, which=0, prefetch=0, no_ack=False, priority=0, turn=True)
+    for _ in range(6):
+        machine.sync()  # so that the messages come to be in a segment that is deleted
+    machine.commit_a_batch(who=0, keys=["q0"] * 3, persistent=True, verdict="ack")
+    machine.empty(which=0, delete=True)
+    for _ in range(2):
+        machine.checkpoint(wait=True)
+        machine.all_of_it_is_on_the_disk()
+
+    machine.teardown()
