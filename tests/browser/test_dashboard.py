@@ -56,7 +56,7 @@ def test_a_name_of_255_bytes_hides_no_column_and_a_name_of_dots_is_explained(
     fill(worker, name, 0)
     fill(worker, dots, 0)
 
-    page.goto(broker.http_url + "/#/queues?text=long-")
+    page.goto(broker.http_url + "/#/queues?text=long-x")
 
     expect(rows_of(page, "Queues")).to_contain_text(name)
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
