@@ -48,9 +48,29 @@ class Certificates:
             .add_extension(
                 x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
             )
+            # From Python 3.13 on, ssl refuses certificates without these.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+            )
+            .add_extension(_usage(is_ca), critical=True)
         )
         return builder.sign(self._key, hashes.SHA256())
 
     @staticmethod
     def _write(path: Path, certificate: x509.Certificate) -> None:
         path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _usage(is_ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

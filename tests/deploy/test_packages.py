@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -321,6 +322,16 @@ def test_workflows_call_targets_that_exist() -> None:
         for call in re.findall(r"\bmake ([a-z -]+)", path.read_text()):
             for target in call.split():
                 assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{path.name}: make {target}"
+
+
+def test_an_extra_that_brings_pyarrow_brings_numpy() -> None:
+    """The broker serves rows with both, and pyarrow alone does not install numpy."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+    with_arrow = [wanted for wanted in extras.values() if any("pyarrow" in one for one in wanted)]
+
+    assert with_arrow
+    assert all(any(one.startswith("numpy") for one in wanted) for wanted in with_arrow)
 
 
 def test_a_release_has_its_section_in_the_changelog() -> None:

@@ -1,7 +1,7 @@
 """Finds the payloads in runs of records, with numpy over all records at once.
 
 Owns: parsing frames in bulk. Must not touch: files, the contents of payloads. It needs numpy, which comes
-with ``holtmq[spark]``; import it only where numpy is installed.
+with ``holtmq[arrow]``; import it only where numpy is installed.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def test_a_push_of_the_wrong_shape_is_refused_by_name(api: Api, body: bytes, tex
     [
         b"{",
         b'{"items":[{"queue":"q","payload":"\xff"}]}',
-        b'{"items":[{"queue":"q","payload":' + b"[" * 5000 + b"]" * 5000 + b"}]}",
+        b'{"items":[{"queue":"q","payload":' + b"[" * 100_000 + b"]" * 100_000 + b"}]}",
         b'{"items":[{"queue":"q","payload":NaN}]}',
     ],
     ids=["cut", "not text", "deep", "not JSON"],

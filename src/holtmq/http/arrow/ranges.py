@@ -42,7 +42,7 @@ def arrow() -> ModuleType:
     try:
         from holtmq.http.arrow import stream as arrow_stream
     except ImportError as error:
-        text = f"rows need pyarrow on the broker: pip install 'holtmq[spark]' ({error})"
+        text = f"rows need pyarrow and numpy on the broker: pip install 'holtmq[arrow]' ({error})"
         raise Refusal(501, text, "not_installed") from None
     return arrow_stream
 
