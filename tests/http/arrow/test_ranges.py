@@ -267,7 +267,7 @@ def test_without_pyarrow_the_answer_names_what_to_install(
     answer = http.get("/api/v1/ranges/q/rows")
 
     assert answer.status_code == 501
-    assert "pip install 'holtmq[spark]'" in answer.json()["error"]
+    assert "pip install 'holtmq[arrow]'" in answer.json()["error"]
 
 
 def test_dead_letters_say_why_how_often_and_since_when(broker: TestBroker, http: httpx.Client) -> None:
