@@ -133,6 +133,12 @@ class OtherWaysIn:
             self._promises.is_unchanged(before, "a refused commit")
             return
         self._commit = None
+        if done != Committed(stored, duplicates, False):
+            # Ids may have left the dedup window since the commit began, and pushes have removed them.
+            after = self._promises.state.copy()
+            stored, duplicates = after.commit(
+                commit.writer, commit.batch, commit.winners, commit.now_us, window_end_us=self._now_us
+            )
         if aborted or done != Committed(stored, duplicates, False):
             raise BrokenRule(f"{done} of batch {commit.batch}, expected {stored} rows, {duplicates} known")
         self._batches[commit.writer] += 1

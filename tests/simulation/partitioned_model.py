@@ -135,11 +135,17 @@ class State:
         return self.push(queue, items, now_us)
 
     def push(
-        self, queue: str, items: list[tuple[str, str]], now_us: int, *, apart: bool = False
+        self,
+        queue: str,
+        items: list[tuple[str, str]],
+        now_us: int,
+        *,
+        apart: bool = False,
+        window_end_us: int = 0,
     ) -> list[bool]:
         """Store what is new; which of the items were duplicates. ``apart``: from a full millisecond on."""
         q = self.queues[queue]
-        oldest_us = now_us - q.options.dedup_window * US
+        oldest_us = (window_end_us or now_us) - q.options.dedup_window * US
         next_us = max(now_us, q.last_us + 1)
         if apart:
             next_us += -next_us % 1000
@@ -157,22 +163,32 @@ class State:
             q.partitions.setdefault(name, Partition())
         return duplicates
 
-    def push_rows(self, rows: Iterable[Row], now_us: int, *, apart: bool = False) -> int:
+    def push_rows(
+        self, rows: Iterable[Row], now_us: int, *, apart: bool = False, window_end_us: int = 0
+    ) -> int:
         """Store rows of any queues, those of each queue in their order; how many were duplicates."""
         by_queue: dict[str, list[tuple[str, str]]] = {}
         for queue, partition, one in rows:
             by_queue.setdefault(queue, []).append((partition, one))
-        return sum(sum(self.push(queue, items, now_us, apart=apart)) for queue, items in by_queue.items())
+        return sum(
+            sum(self.push(queue, items, now_us, apart=apart, window_end_us=window_end_us))
+            for queue, items in by_queue.items()
+        )
 
     def commit(
-        self, writer: str, batch: int, winners: Iterable[tuple[int, int]], now_us: int
+        self,
+        writer: str,
+        batch: int,
+        winners: Iterable[tuple[int, int]],
+        now_us: int,
+        window_end_us: int = 0,
     ) -> tuple[int, int]:
         """Publish what the winning (task, attempt) staged, task by task; rows stored, and duplicates."""
         rows: list[Row] = []
         for task, attempt in sorted(winners):
             parts = [key for key in self.staged if key[:4] == (writer, batch, task, attempt)]
             rows += [row for key in sorted(parts) for row in self.staged[key]]
-        duplicates = self.push_rows(rows, now_us)
+        duplicates = self.push_rows(rows, now_us, window_end_us=window_end_us)
         self.committed[writer] = batch
         self.staged = {k: rows for k, rows in self.staged.items() if k[0] != writer or k[1] > batch}
         return len(rows) - duplicates, duplicates
