@@ -27,7 +27,7 @@ from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.memory_budget import MemoryBudget
 from holtmq.broker.work.paging import MemorySpill, MessagePager, Spill
-from holtmq.broker.work.spilling_fifo import LostRun
+from holtmq.broker.work.spilled_run import LostRun
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import Journal
 from holtmq.wire.property_walker import PropertyWalkers

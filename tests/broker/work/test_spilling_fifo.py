@@ -6,7 +6,8 @@ import pytest
 from core_support import Shelf, message, seqs
 
 from holtmq.broker.message import Message
-from holtmq.broker.work.spilling_fifo import LostRun, SpillingFifo
+from holtmq.broker.work.spilled_run import LostRun
+from holtmq.broker.work.spilling_fifo import SpillingFifo
 
 pytestmark = pytest.mark.usefixtures("small_pages")
 

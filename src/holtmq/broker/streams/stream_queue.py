@@ -31,7 +31,7 @@ from holtmq.broker.streams.stream_readers import (
 from holtmq.broker.topology.destinations import Consumer, Queue
 from holtmq.broker.topology.queue_options import QueueOptions
 from holtmq.broker.work.leases import Lease
-from holtmq.broker.work.spilling_fifo import Pager
+from holtmq.broker.work.paging import Pager
 
 
 class StreamQueue:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holtmq.broker.pausing import Pause
     from holtmq.broker.topology.queue_options import QueueOptions
     from holtmq.broker.work.leases import Lease
-    from holtmq.broker.work.spilling_fifo import Pager
+    from holtmq.broker.work.paging import Pager
 
 Table: TypeAlias = Mapping[str, object]
 

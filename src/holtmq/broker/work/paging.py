@@ -31,6 +31,26 @@ class Spill(Protocol):
         ...
 
 
+class Pager(Protocol):
+    """Stores messages that leave memory, and reads them back."""
+
+    def read(self, positions: Sequence[int]) -> list[Message]:
+        """The messages at these journal positions, in order."""
+        ...
+
+    def unreadable(self) -> list[RecordUnreadable]:
+        """Why ``read`` returned fewer messages than asked for. Clears the list."""
+        ...
+
+    def spill(self, messages: list[Message]) -> SpilledBytes:
+        """Write messages that are read back together. Raises OSError if that is not possible."""
+        ...
+
+    def read_back(self, spilled: SpilledBytes) -> list[Message]:
+        """Return the messages of one ``spill`` call. Raises OSError if they cannot be read."""
+        ...
+
+
 class MemorySpill:
     """A ``Spill`` for brokers without files: keeps the encoded bytes in memory."""
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import islice
 
 from holtmq.broker.message import Message
+from holtmq.broker.work.paging import Pager
 from holtmq.broker.work.priority_levels import Levels
-from holtmq.broker.work.spilling_fifo import Pager
 from holtmq.broker.work.work_queue import WorkQueue
 
 

@@ -13,7 +13,9 @@ from itertools import islice
 from typing import Final
 
 from holtmq.broker.message import Message
-from holtmq.broker.work.spilling_fifo import RUN, Missing, Pager, SpillingFifo
+from holtmq.broker.work.paging import Pager
+from holtmq.broker.work.spilled_run import Missing
+from holtmq.broker.work.spilling_fifo import RUN, SpillingFifo
 
 _SAMPLE: Final = 8
 

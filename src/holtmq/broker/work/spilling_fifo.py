@@ -11,12 +11,13 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from holtmq.broker.message import Message
-from holtmq.broker.work.paging import SpilledBytes
+from holtmq.broker.work.paging import Pager
+from holtmq.broker.work.spilled_run import LostRun, Missing, SpilledRun, positions_of
 from holtmq.journal.interface import RecordUnreadable
 
 # Limits when the node's memory is short (``memory_budget.py``):
@@ -32,52 +33,6 @@ _CHUNK: Final = 65_536
 _BROWSE_RUN: Final = 64
 
 Place = tuple[int, int]  # seq and journal position of a message; (0, 0): before the first
-
-
-class Pager(Protocol):
-    """Stores messages that leave memory, and reads them back."""
-
-    def read(self, positions: Sequence[int]) -> list[Message]:
-        """The messages at these journal positions, in order."""
-        ...
-
-    def unreadable(self) -> list[RecordUnreadable]:
-        """Why ``read`` returned fewer messages than asked for. Clears the list."""
-        ...
-
-    def spill(self, messages: list[Message]) -> SpilledBytes:
-        """Write messages that are read back together. Raises OSError if that is not possible."""
-        ...
-
-    def read_back(self, spilled: SpilledBytes) -> list[Message]:
-        """Return the messages of one ``spill`` call. Raises OSError if they cannot be read."""
-        ...
-
-
-class LostRun(NamedTuple):
-    """Transient messages that were spilled together and cannot be read back."""
-
-    messages: int
-    size: int  # of their bodies
-    reason: str
-
-
-Missing = RecordUnreadable | LostRun
-
-
-class _SpilledRun:
-    """Messages paged out together, of which at least one is not in the journal."""
-
-    __slots__ = ("positions", "seqs", "spilled", "transient_bytes")
-
-    def __init__(self, messages: list[Message], spilled: SpilledBytes) -> None:
-        self.spilled = spilled
-        self.seqs = array("Q", [message.seq for message in messages])
-        self.positions = _positions_of(messages)  # of those in the journal
-        self.transient_bytes = sum([len(m.body) for m in messages if not m.persistent])
-
-    def __len__(self) -> int:
-        return len(self.seqs)
 
 
 class SpillingFifo:
@@ -104,7 +59,7 @@ class SpillingFifo:
         self.aside: array[int] = array("Q")  # positions of unreadable messages: kept, and skipped
         self.unreadable: list[Missing] = []  # since the flow last took them
         self.inbox: deque[Message] = self.ready
-        self._paged: deque[array[int] | _SpilledRun] = deque()  # journal positions, or a spilled run
+        self._paged: deque[array[int] | SpilledRun] = deque()  # journal positions, or a spilled run
         self._paged_count = 0
         self._paged_from = 0  # no paged-out message has a lower seq
         self._run = _FIRST_RUN
@@ -191,7 +146,7 @@ class SpillingFifo:
         if seq < self._paged_from:  # avoids a useless search of a deep queue
             return False
         for block in self._paged:
-            if isinstance(block, _SpilledRun):
+            if isinstance(block, SpilledRun):
                 if seq in block.seqs:
                     return self._withdraw_spilled(message, block)
             elif message.position and message.position in block and message.position not in self._withdrawn:
@@ -210,7 +165,7 @@ class SpillingFifo:
             size = sum([len(message.body) for message in found])
             if len(found) >= limit or size >= most_bytes:
                 return found
-            if isinstance(block, _SpilledRun):
+            if isinstance(block, SpilledRun):
                 if block.seqs[-1] > seq:
                     found += [message for message in self._browse_run(block, pager) if message.seq > seq]
                 continue
@@ -232,7 +187,7 @@ class SpillingFifo:
         for at, block in enumerate(self._paged):
             if not left:
                 break
-            if isinstance(block, _SpilledRun):
+            if isinstance(block, SpilledRun):
                 mine = set(block.seqs).intersection([message.seq for message in left])
                 for message in left[: len(mine)]:
                     self._withdraw_spilled(message, block)
@@ -252,7 +207,7 @@ class SpillingFifo:
             self.ready.extend(self.inbox)
             self.inbox = self.ready
 
-    def _withdraw_spilled(self, message: Message, run: _SpilledRun) -> bool:
+    def _withdraw_spilled(self, message: Message, run: SpilledRun) -> bool:
         if message.seq in self._withdrawn_spilled:
             return False
         self._withdrawn_spilled.add(message.seq)
@@ -305,29 +260,29 @@ class SpillingFifo:
         """Journal positions of all messages in the journal: unreadable ones, head, paged-out middle, tail."""
         if self.aside:
             yield self.aside[:]
-        yield _positions_of(self.ready)
+        yield positions_of(self.ready)
         for block in self._paged:
-            if isinstance(block, _SpilledRun):
+            if isinstance(block, SpilledRun):
                 yield block.positions
             elif self._withdrawn:
                 yield array("Q", [position for position in block if position not in self._withdrawn])
             else:
                 yield block[:]
         if self.inbox is not self.ready:
-            yield _positions_of(self.inbox)
+            yield positions_of(self.inbox)
 
     def transient_bytes(self) -> int:
         """Size of the bodies that do not survive a restart."""
         held = sum([len(m.body) for m in self.ready if not m.persistent])
         if self.inbox is not self.ready:
             held += sum([len(m.body) for m in self.inbox if not m.persistent])
-        return held + sum([block.transient_bytes for block in self._paged if isinstance(block, _SpilledRun)])
+        return held + sum([block.transient_bytes for block in self._paged if isinstance(block, SpilledRun)])
 
     def browse(self, pager: Pager) -> Iterator[Message]:
         """All messages in order, without removing them or keeping them in memory."""
         yield from list(self.ready)
         for block in list(self._paged):
-            if isinstance(block, _SpilledRun):
+            if isinstance(block, SpilledRun):
                 yield from self._browse_run(block, pager)
                 continue
             for start in range(0, len(block), _BROWSE_RUN):
@@ -352,7 +307,7 @@ class SpillingFifo:
         ready = self.ready
         block = self._paged[0]
         # Read first: if that fails, the messages must still be here.
-        if isinstance(block, _SpilledRun):
+        if isinstance(block, SpilledRun):
             messages = self._read_run(block, pager)
             self._paged.popleft()
             self._paged_count -= len(block)
@@ -383,7 +338,7 @@ class SpillingFifo:
             ready.extend(self.inbox)
             self.inbox = ready
 
-    def _read_run(self, run: _SpilledRun, pager: Pager) -> list[Message]:
+    def _read_run(self, run: SpilledRun, pager: Pager) -> list[Message]:
         """The messages of a spilled run. Without the spill, those in the journal: the others are lost."""
         try:
             messages = pager.read_back(run.spilled)
@@ -396,7 +351,7 @@ class SpillingFifo:
                 self.unreadable.append(LostRun(transient, run.transient_bytes, str(error)))
         return self._live(messages)
 
-    def _browse_run(self, run: _SpilledRun, pager: Pager) -> list[Message]:
+    def _browse_run(self, run: SpilledRun, pager: Pager) -> list[Message]:
         """The messages of a run that stays here. What is lost is reported when a consumer's turn comes."""
         try:
             return self._live(pager.read_back(run.spilled))
@@ -435,7 +390,7 @@ class SpillingFifo:
             return
         inbox.clear()
         for block in blocks:
-            if isinstance(block, _SpilledRun):
+            if isinstance(block, SpilledRun):
                 self._paged.append(block)
                 self._paged_count += len(block)
             else:
@@ -459,15 +414,15 @@ class SpillingFifo:
             paged.pop()
 
 
-def _blocks(messages: list[Message], pager: Pager) -> list[array[int] | _SpilledRun] | None:
+def _blocks(messages: list[Message], pager: Pager) -> list[array[int] | SpilledRun] | None:
     """The paged-out form of these messages; None when they could not be spilled."""
-    positions = _positions_of(messages)
+    positions = positions_of(messages)
     if len(positions) == len(messages):
         return [positions[start : start + _CHUNK] for start in range(0, len(positions), _CHUNK)]
-    blocks: list[array[int] | _SpilledRun] = []
+    blocks: list[array[int] | SpilledRun] = []
     try:
         for part in _parts(messages):
-            blocks.append(_SpilledRun(part, pager.spill(part)))
+            blocks.append(SpilledRun(part, pager.spill(part)))
     except OSError:
         return None
     return blocks
@@ -524,7 +479,3 @@ def _parts(messages: list[Message]) -> Iterator[list[Message]]:
 
 def _seq(message: Message) -> int:
     return message.seq
-
-
-def _positions_of(messages: Iterable[Message]) -> array[int]:
-    return array("Q", [message.position for message in messages if message.position and message.persistent])

@@ -20,8 +20,10 @@ from holtmq.broker.topology.destinations import Consumer, Queue
 from holtmq.broker.topology.queue_options import QueueOptions, QueueType
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.memory_budget import MESSAGE_BYTES
+from holtmq.broker.work.paging import Pager
 from holtmq.broker.work.priority_levels import Levels
-from holtmq.broker.work.spilling_fifo import Missing, Pager, SpillingFifo
+from holtmq.broker.work.spilled_run import Missing
+from holtmq.broker.work.spilling_fifo import SpillingFifo
 
 _SHARE: Final = 256  # most messages delivered before the consumers' room is checked again
 _SHARE_BYTES: Final = 262_144
