@@ -32,17 +32,17 @@ from holtmq.broker.partitioned.log.message_log import NO_PARTITION, Partition
 if TYPE_CHECKING:
     from holtmq.broker.partitioned.queue import PartitionedQueue
 
-_SURE: Final = 1 << 63
+_NO_GAP: Final = 1 << 63
 
 
 class AfterRepair:
     """The state of one fold, from the first dropped stretch on."""
 
-    __slots__ = ("_letters", "_missing", "_sure")
+    __slots__ = ("_gap_starts", "_letters", "_missing")
 
     def __init__(self) -> None:
         self._missing: dict[int, int] = {}  # by queue: messages that may be in any of its partitions
-        self._sure: dict[tuple[int, int], int] = {}  # by queue and partition: the gap begins here
+        self._gap_starts: dict[tuple[int, int], int] = {}  # by queue and partition: the gap begins here
         self._letters: dict[int, int] = {}  # by queue: dead letters from this number on may have another
 
     def begin(self, queues: Iterable[PartitionedQueue]) -> None:
@@ -62,13 +62,14 @@ class AfterRepair:
                 firsts = [self._at_least(queue, index, first) for index, first in pairs]
                 return replace(event, firsts=array("Q", firsts))
             case MessageDeleted():
-                return event if self._is_sure(queue, event.partition, event.position) else None
+                return event if self._is_before_gap(queue, event.partition, event.position) else None
             case HandedOut():
-                rows = [row for row in event.rows if self._is_sure(queue, row[0], row[2] - 1)]
+                rows = [row for row in event.rows if self._is_before_gap(queue, row[0], row[2] - 1)]
                 return replace(event, rows=tuple(rows))
             case DeadLettersRemoved():
-                sure = self._letters.get(queue.number, 0)
-                return DeadLettersRemoved(tuple(number for number in event.numbers if number < sure))
+                numbered_from = self._letters.get(queue.number, 0)
+                kept = tuple(number for number in event.numbers if number < numbered_from)
+                return DeadLettersRemoved(kept)
         return event
 
     def _bridge(self, queue: PartitionedQueue, push: Pushed) -> None:
@@ -78,7 +79,7 @@ class AfterRepair:
             name = f"repaired-{index}"  # its own is in a dropped record
             queue.indexes[name] = index
             queue.partitions.append(Partition(name, push.created_us))
-            self._sure[queue.number, index] = 0
+            self._gap_starts[queue.number, index] = 0
         gap = push.first_offset - queue.log.next_offset
         if gap <= 0:
             return
@@ -86,23 +87,25 @@ class AfterRepair:
             self._missing[queue.number] = self._missing.get(queue.number, 0) + gap
             for index, where in enumerate(queue.partitions):
                 if where is not NO_PARTITION:
-                    self._sure.setdefault((queue.number, index), where.end)
+                    self._gap_starts.setdefault((queue.number, index), where.end)
         queue.bridge(gap, push.created_us)
 
     def _acked(self, queue: PartitionedQueue, event: Acked) -> Acked:
         index = event.partition
-        letters = tuple(one for one in event.dead_letters if self._is_sure(queue, index, one.position))
+        letters = tuple(one for one in event.dead_letters if self._is_before_gap(queue, index, one.position))
         # The messages of other dead letters are delivered again: which ones they are is unknown.
         lowest = min([event.cursor, *(one.position for one in event.dead_letters if one not in letters)])
         cursor = self._at_least(queue, index, lowest)
         return msgspec.structs.replace(event, cursor=cursor, dead_letters=letters)
 
-    def _is_sure(self, queue: PartitionedQueue, index: int, position: int) -> bool:
-        return position < min(self._sure.get((queue.number, index), _SURE), queue.partitions[index].end)
+    def _is_before_gap(self, queue: PartitionedQueue, index: int, position: int) -> bool:
+        return position < min(
+            self._gap_starts.get((queue.number, index), _NO_GAP), queue.partitions[index].end
+        )
 
     def _at_least(self, queue: PartitionedQueue, index: int, position: int) -> int:
         """This position, or the lowest that it can be now."""
-        sure = self._sure.get((queue.number, index), _SURE)
-        if position > sure:
-            position = max(sure, position - self._missing.get(queue.number, 0))
+        start = self._gap_starts.get((queue.number, index), _NO_GAP)
+        if position > start:
+            position = max(start, position - self._missing.get(queue.number, 0))
         return min(position, queue.partitions[index].end)
