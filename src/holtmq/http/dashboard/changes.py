@@ -16,11 +16,12 @@ from holtmq.http.dashboard.access_rights import sees
 from holtmq.http.engine.endpoints import ADMINISTER, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
+from holtmq.http.engine.wire import encode
 from holtmq.http.management.definitions import document
 from holtmq.http.management.definitions_import import DefinitionsIn
 from holtmq.http.management.listing import Rows
 from holtmq.http.management.topology import listed_queues
-from holtmq.http.management.wire import PolicyIn, checked_table, encode
+from holtmq.http.management.wire import PolicyIn, checked_table
 
 _SHOWN_MOST: Final = 200
 _DIFFERENCES_MOST: Final = 1_000

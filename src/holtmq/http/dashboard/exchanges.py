@@ -17,8 +17,9 @@ from holtmq.http.dashboard.ordering import ordered_page
 from holtmq.http.engine.endpoints import Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
+from holtmq.http.engine.wire import plain
 from holtmq.http.management.topology import exchange_name, exchange_rates
-from holtmq.http.management.wire import plain, properties_key
+from holtmq.http.management.wire import properties_key
 
 _PAGE: Final = 50
 _PAGE_MOST: Final = 500

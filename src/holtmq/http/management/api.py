@@ -13,7 +13,7 @@ from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.request import Found, HttpRequest, HttpRoute
 from holtmq.http.engine.router import Router
 from holtmq.http.engine.waiting_requests import as_task, until_durable
-from holtmq.http.engine.wire import Query
+from holtmq.http.engine.wire import Query, encode
 from holtmq.http.management import bindings as management_bindings
 from holtmq.http.management import definitions as management_definitions
 from holtmq.http.management import definitions_import as management_definitions_import
@@ -29,7 +29,7 @@ from holtmq.http.management import users as management_users
 from holtmq.http.management.call import Answer, ManagementCall, Row
 from holtmq.http.management.listing import View, encoded
 from holtmq.http.management.paging import read_page
-from holtmq.http.management.wire import encode, error_answer
+from holtmq.http.management.wire import error_answer
 
 ROWS: Final[tuple[Row, ...]] = (
     *management_status.ROWS,

@@ -11,17 +11,12 @@ from urllib.parse import quote
 from holtmq.auth.permissions import Action
 from holtmq.broker.errors import NotFound
 from holtmq.broker.topology.vhost import QueueBinding, VHost
+from holtmq.http.engine.wire import plain
 from holtmq.http.management.access import BIND, MANAGE
 from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
 from holtmq.http.management.listing import Rows, collected
 from holtmq.http.management.topology import asked_exchange, asked_queue, asked_vhosts, listed_queues
-from holtmq.http.management.wire import (
-    BindingIn,
-    checked_key,
-    checked_table,
-    plain,
-    properties_key,
-)
+from holtmq.http.management.wire import BindingIn, checked_key, checked_table, properties_key
 from holtmq.wire.tables import FieldTable
 
 

@@ -11,12 +11,12 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
+from holtmq.http.engine.wire import plain
 from holtmq.http.management.call import ManagementCall, Row
 from holtmq.http.management.listing import Rows
 from holtmq.http.management.runtime import global_rows, parameter_rows, topic_row
 from holtmq.http.management.topology import listed_queues
 from holtmq.http.management.users import permission_row, policy_row, user_row, vhost_definition
-from holtmq.http.management.wire import plain
 
 
 async def export(call: ManagementCall) -> object:

@@ -20,10 +20,11 @@ from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Holder, Ledger
 from holtmq.broker.work.work_queue import require_work_queue
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.wire import plain
 from holtmq.http.management.access import READ_QUEUE, WRITE_EXCHANGE
 from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
 from holtmq.http.management.topology import exchange_name
-from holtmq.http.management.wire import checked_key, checked_table, plain
+from holtmq.http.management.wire import checked_key, checked_table
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import (
     PROPERTIES_AT,

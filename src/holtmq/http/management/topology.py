@@ -21,17 +21,12 @@ from holtmq.broker.topology.queue_options import QueueType
 from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.wire import plain
 from holtmq.http.management import message_stats
 from holtmq.http.management.access import CONFIGURE_EXCHANGE, CONFIGURE_QUEUE, MANAGE
 from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.listing import Rows, collected
-from holtmq.http.management.wire import (
-    ExchangeIn,
-    QueueIn,
-    checked_name,
-    checked_table,
-    plain,
-)
+from holtmq.http.management.wire import ExchangeIn, QueueIn, checked_name, checked_table
 
 
 def listed_queues(vhost: VHost) -> list[Queue]:

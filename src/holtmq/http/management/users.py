@@ -17,6 +17,7 @@ from holtmq.broker.errors import NotFound
 from holtmq.broker.topology.policies import Policy, PolicyBook
 from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.wire import plain
 from holtmq.http.management.access import ADMINISTER, MAKE_POLICY, MANAGE
 from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.topology import listed_queues, queue_totals
@@ -27,7 +28,6 @@ from holtmq.http.management.wire import (
     VhostIn,
     checked_name,
     checked_table,
-    plain,
     tags_of,
 )
 

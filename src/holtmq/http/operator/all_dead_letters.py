@@ -18,8 +18,8 @@ from holtmq.broker.jobs.letter_walk import PARTITIONED, WORK, Found, sources, wa
 from holtmq.http.engine.endpoints import LOOK, READ, Call, Endpoint, Reply, Stream
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
+from holtmq.http.engine.wire import text
 from holtmq.http.management.messages import shown_properties
-from holtmq.http.management.wire import text
 from holtmq.http.operator.jobs import require_target, started
 from holtmq.http.operator.letter_times import LetterTimes
 from holtmq.http.operator.transfers import PurgeIn, checked
