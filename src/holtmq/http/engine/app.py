@@ -35,6 +35,8 @@ class Application:
             else:
                 route = HttpRoute(self._bound(endpoint), endpoint.right, endpoint.max_body)
             self._router.add(endpoint.method, endpoint.path, route)
+            if endpoint.method == "GET" and endpoint.handler is not None:
+                self._router.add("HEAD", endpoint.path, route)
 
     def find(self, method: bytes, path: bytes) -> Found:
         """The route of a request, or a route that answers 404 or 405."""

@@ -65,6 +65,8 @@ class ManagementApi:
         for row in ROWS:
             route = HttpRoute(self._bound(row), row.right, error_form=error_form)
             self._router.add(row.method, row.path, route)
+            if row.method == "GET":
+                self._router.add("HEAD", row.path, route)
 
     def find(self, method: bytes, path: bytes) -> Found:
         """The route of a request, or a route that answers 404 or 405."""
@@ -75,10 +77,12 @@ class ManagementApi:
         methods = self._router.methods(where)
         if not methods:
             return _NOT_FOUND
-        allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+        allowed = ", ".join(methods)
 
         def refuse(request: HttpRequest) -> None:
-            status, body = error_answer(Refusal(405, f"{word} is not possible here"))
+            status, body = error_answer(
+                Refusal(405, f"{word} is not a method of this path; {allowed} would be")
+            )
             request.answer_with(status, body, headers={"allow": allowed})
 
         return HttpRoute(refuse, PUBLIC, 0, _error_form), {}
