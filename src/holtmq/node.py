@@ -34,12 +34,11 @@ from holtmq.descriptors import affordable_sockets
 from holtmq.first_start import put_defaults
 from holtmq.heap import FreedMemory
 from holtmq.http.engine.authentication import RequestAuthenticator
-from holtmq.http.engine.context import Context, ReplicaState
+from holtmq.http.engine.context import NODE, Context, ReplicaState
 from holtmq.http.engine.history import History
 from holtmq.http.engine.sessions import Sessions
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.hot_routes import HotApis
-from holtmq.http.management.call import NODE
 from holtmq.http.management.runtime import cluster_name
 from holtmq.http.server import HttpServer
 from holtmq.journal import (

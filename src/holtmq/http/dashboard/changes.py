@@ -12,7 +12,6 @@ from holtmq.auth.rights import POLICYMAKER, Right
 from holtmq.auth.tokens import Role
 from holtmq.broker.errors import NotFound
 from holtmq.broker.topology.policies import ApplyTo, Policy, make_policy
-from holtmq.http.dashboard.access_rights import sees
 from holtmq.http.engine.endpoints import ADMINISTER, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
@@ -67,7 +66,7 @@ async def preview_policy(call: Call) -> object:
     """The queues and exchanges that a policy matches, and whether it would win there."""
     asked = call.json(PreviewIn)
     where = asked.vhost or "/"
-    vhost = call.context.broker.vhosts.get(where) if sees(call.identity, where) else None
+    vhost = call.broker.vhosts.get(where) if call.identity.sees(where) else None
     if vhost is None:
         raise NotFound(f"no vhost '{where}'")
     definition = checked_table(asked.definition, "definition")
@@ -80,7 +79,7 @@ async def preview_policy(call: Call) -> object:
         asked.priority,
         operator=asked.operator,
     )
-    broker, stepwise = call.context.broker, Stepwise()
+    broker, stepwise = call.broker, Stepwise()
     book = broker.operator_policies if asked.operator else broker.policies
     rivals = [rival for rival in book.in_vhost(vhost.name) if rival.name != asked.name]
     queues: list[dict[str, object]] = []
@@ -135,7 +134,7 @@ async def diff_definitions(call: Call) -> object:
     except msgspec.MsgspecError as error:
         raise Refusal(400, f"this is not a definitions document: {error}") from None
     stepwise = Stepwise()
-    current = document(call.context.broker)
+    current = document(call.broker)
     answer: dict[str, object] = {}
     for part, named_by in _NAMED_BY.items():
         wanted = given.get(part)

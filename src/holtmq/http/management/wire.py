@@ -13,7 +13,7 @@ import msgspec
 
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.records.changes import pack_table
-from holtmq.http.engine.errors import Refusal, failure_of
+from holtmq.http.engine.errors import NoRoute, Refusal, failure_of
 from holtmq.http.engine.wire import encode, plain, text
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.tables import FieldTable
@@ -163,6 +163,8 @@ def _digest(arguments: Mapping[str, object]) -> bytes:
 
 def error_answer(error: Exception) -> tuple[int, bytes]:
     """(status, body) for a handler's exception, in RabbitMQ's form."""
+    if isinstance(error, NoRoute) and error.status == 404:
+        error = Refusal(404, "Not Found")
     found = failure_of(error)
     # RabbitMQ has no 409 and 429 for these: what cannot be done now is a bad request.
     status = 400 if isinstance(error, BrokerError) and found.status in (409, 429) else found.status
