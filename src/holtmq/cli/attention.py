@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from holtmq.cli.endings import FAILED
 from holtmq.cli.target import Target, as_json, printable, with_broker
 
 _ROWS: Final = 30
@@ -73,8 +74,15 @@ class QueuesAnswer(msgspec.Struct, frozen=True):
 @as_json
 @with_broker
 def stuck(target: Target, as_json: bool) -> None:
-    """List what needs attention, since when, and which client holds it. Exit status 1 if anything does."""
-    answer = target.api().get(AttentionAnswer, "v1", "dashboard", "attention")
+    """List what needs attention, since when, and which client holds it.
+
+    Exit status 0: nothing does; 1: something does; 2: this could not be found out.
+    """
+    try:
+        answer = target.api().get(AttentionAnswer, "v1", "dashboard", "attention")
+    except click.ClickException as unknown:
+        unknown.show()
+        raise SystemExit(FAILED) from None
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(answer.findings)).decode())
     elif not answer.findings:
@@ -120,8 +128,7 @@ def top(target: Target, every: float, once: bool, sort: str, as_json: bool) -> N
     def look() -> QueuesAnswer:
         descending = "false" if sort == "name" else "true"
         query = f"sort={sort}&descending={descending}&limit={_ROWS}"
-        raw = api.send("GET", "v1", "dashboard", "queues", query=query)
-        return msgspec.json.decode(raw, type=QueuesAnswer)
+        return api.get(QueuesAnswer, "v1", "dashboard", "queues", query=query)
 
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(look().rows)).decode())
