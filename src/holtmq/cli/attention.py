@@ -22,8 +22,9 @@ _WIDE: Final = 200  # columns of the table when the output is not a terminal
 
 
 class HolderRow(msgspec.Struct, frozen=True):
-    """A consumer that holds messages."""
+    """One that holds messages."""
 
+    kind: str
     consumer: str
     connection: str
     client: str
@@ -31,6 +32,8 @@ class HolderRow(msgspec.Struct, frozen=True):
     host: str
     unacked: int
     since: int
+    channel: int | None = None
+    expires: int | None = None
 
 
 class FindingRow(msgspec.Struct, frozen=True):
@@ -92,13 +95,7 @@ def stuck(target: Target, as_json: bool) -> None:
             where = one.name if one.vhost in (None, "/") else f"{one.name} (vhost {one.vhost})"
             click.echo(printable(f"{one.severity:<4}  {where}: {one.text}; since {_moment(one.since)}"))
             for who in one.who:
-                name = who.client or who.consumer
-                click.echo(
-                    printable(
-                        f"      {name}: user {who.user}, {who.host}, consumer {who.consumer}, "
-                        f"{who.unacked} unacked since {_moment(who.since)}"
-                    )
-                )
+                click.echo(printable(f"      {_holder(who)}"))
     if answer.findings:
         raise SystemExit(1)
 
@@ -145,6 +142,17 @@ def top(target: Target, every: float, once: bool, sort: str, as_json: bool) -> N
                 live.update(_table(look()), refresh=True)
         except KeyboardInterrupt:
             return
+
+
+def _holder(who: HolderRow) -> str:
+    name = who.client or who.consumer or who.connection
+    how = {
+        "get": f"basic.get on channel {who.channel}",
+        "cancelled": f"cancelled consumer {who.consumer} on channel {who.channel}",
+        "lease": f"lease {who.consumer} over HTTP until {_moment(who.expires)}",
+    }.get(who.kind, f"consumer {who.consumer}")
+    text = f"{name}: user {who.user}, {who.host}, {how}, {who.unacked} unacked since {_moment(who.since)}"
+    return f"{text}; connection {who.connection}" if who.kind in ("get", "cancelled") else text
 
 
 def _table(answer: QueuesAnswer) -> Table:
