@@ -44,6 +44,7 @@ class _Shovel:
     doubts: Doubts
     state: str = "starting"
     error: str = ""
+    failing_since: float | None = None  # the first failure after it last ran
     connects: int = 0
     source: Address | None = None  # in use
     destination: Address | None = None
@@ -150,6 +151,8 @@ class ShovelService:
         else:
             progress, counts, doubts = before.progress, before.counts, before.doubts
         shovel = _Shovel(*key, value, definition, self._clock(), progress, counts, doubts)
+        if before is not None:
+            shovel.failing_since = before.failing_since
         self._running[key] = shovel
         shovel.task = asyncio.create_task(self._keep_running(shovel), name=f"shovel {key[1]}")
 
@@ -198,6 +201,7 @@ class ShovelService:
                 )
                 await transfer.prepare()
                 shovel.connects += 1
+                shovel.failing_since = None
                 self._enter(shovel, "running")
                 await transfer.run()
             finally:
@@ -259,6 +263,8 @@ class ShovelService:
 
     def _failed(self, shovel: _Shovel, reason: str) -> None:
         shovel.error = reason
+        if shovel.failing_since is None:
+            shovel.failing_since = self._clock()
         log.warning("shovel stopped", extra={"shovel": shovel.name, "vhost": shovel.vhost, "reason": reason})
         self._enter(shovel, "terminated")
 
@@ -299,6 +305,7 @@ class ShovelService:
             refused=counts.refused,
             connects=shovel.connects,
             last_error=shovel.error or None,
+            failing_since=None if shovel.failing_since is None else int(shovel.failing_since * 1000),
         )
 
 

@@ -39,6 +39,7 @@ class ShovelRow(msgspec.Struct, frozen=True, kw_only=True):
     refused: int = 0  # times that the destination did not accept a message
     connects: int = 0  # times that the shovel began to run
     last_error: str | None = None
+    failing_since: int | None = None  # milliseconds: since then no attempt to run has succeeded
 
 
 class Shovels(Protocol):
