@@ -92,8 +92,8 @@ def expire(letters: bool) -> Prepare:
         _fill(site, count, LETTERS if letters else {}, expiration="3600000")
 
         def late(node: Node) -> None:
-            node.turns._clock = lambda: time.time() + 7_200
-            node.turns.tick()
+            node.scheduler._clock = lambda: time.time() + 7_200
+            node.scheduler.tick()
 
         def wait() -> None:
             site.topology(late)

@@ -46,8 +46,8 @@ def delayed(site: Site, count: int) -> Callable[[], object]:
     site.channel.queue_declare("q", passive=True)
 
     def the_clock_is_set_forward(node: Node) -> None:
-        node.turns._clock = lambda: time.time() + 7_200
-        node.turns.tick()
+        node.scheduler._clock = lambda: time.time() + 7_200
+        node.scheduler.tick()
 
     def wait() -> None:
         site.topology(the_clock_is_set_forward)
