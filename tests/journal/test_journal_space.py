@@ -10,6 +10,8 @@ import pytest
 
 from holtmq.journal import FileJournal, JournalCorrupt, JournalOptions, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
+from holtmq.journal.live import LivePositions
+from holtmq.journal.checkpoint import checkpoint_name, position_of
 from holtmq.journal.segment import base_of, read_header, segment_name
 from open_files import open_files
 
@@ -281,3 +283,41 @@ def test_a_power_cut_at_every_operation_of_a_checkpoint_leaves_the_old_state_or_
 
     assert outcomes == {b"old", b"new"}
     assert operations > 20
+
+
+@pytest.mark.parametrize("newest_needs_some", [True, False])
+def test_compaction_keeps_what_the_older_checkpoint_refers_to_and_would_replay(
+    newest_needs_some: bool,
+) -> None:
+    disk = FakeDisk()
+    journal = opened(disk)
+    first = filled(journal)
+    checkpoint_twice(journal, [first[::9]])
+    second = filled(journal)
+
+    live = [first[::90], second[::90]] if newest_needs_some else []
+    assert journal.checkpoint([(40, b"")], live)
+    journal.flush()
+
+    assert journal.stats().compactions > 0  # by either checkpoint
+    assert journal.read_many(first[::9]) == [(20, body(number)) for number in range(0, 1000, 9)]
+    assert journal.read_many(second) == [(20, body(number)) for number in range(1000)]
+    journal.close()
+    newest = max(at for at in map(position_of, disk.list()) if at is not None)
+    disk.remove(checkpoint_name(newest))
+    journal, recovery = open_journal("", OPTIONS, disk=disk)
+    replayed = [payload for _, kind, payload in recovery.records if kind == 20]
+    assert replayed == [body(number) for number in range(1000)]
+    assert journal.read_many(first[::9]) == [(20, body(number)) for number in range(0, 1000, 9)]
+
+
+@pytest.mark.parametrize(
+    ("first", "stop", "found"), [(0, 10, False), (0, 11, True), (10, 11, True), (11, 99, False)]
+)
+def test_a_position_belongs_to_the_segment_that_begins_at_or_before_it(
+    first: int, stop: int, found: bool
+) -> None:
+    live = LivePositions([array("Q", [10])], 100)
+
+    assert live.any_between(first, stop) == found
+    assert list(live.between(first, stop)) == ([10] if found else [])
