@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holtmq.journal import FileJournal, JournalCorrupt, JournalOptions, open_journal
+from holtmq.journal.checkpoint import checkpoint_name, position_of
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.journal.live import LivePositions
-from holtmq.journal.checkpoint import checkpoint_name, position_of
 from holtmq.journal.segment import base_of, read_header, segment_name
 from open_files import open_files
 
