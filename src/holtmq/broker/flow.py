@@ -34,7 +34,7 @@ from holtmq.wire.property_walker import PropertyWalkers
 
 __all__ = ["Flow", "PublishOutcome"]
 
-_EXPIRE_AT_ONCE: Final = 1_000
+EXPIRE_AT_ONCE: Final = 1_000
 _TIMERS_AT_ONCE: Final = 300  # about 15 ms, if each of them places a delayed message
 
 
@@ -284,7 +284,7 @@ class Flow:
             queue.bytes = 0
 
     def _expire(self, queue: WorkQueue) -> None:
-        queue.expire(self.now_ms, self.pager, _EXPIRE_AT_ONCE)
+        queue.expire(self.now_ms, self.pager, EXPIRE_AT_ONCE)
         deadline = queue.store.next_deadline(queue.deadline_ms, self.pager)
         if not deadline:
             queue.expiring = queue.options.message_ttl_ms is not None or len(queue.store) > 0

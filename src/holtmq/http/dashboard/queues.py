@@ -122,6 +122,7 @@ async def show_queue(call: Call) -> object:
     else:
         row, ring = WorkColumns(context, now).row(queue), queue.figures.ring
     consumers = context.clients.consumers_of(queue.vhost, queue.name)
+    others = context.clients.other_holders_of(queue.vhost, queue.name)
     kind = queue.options.queue_type
     policy = context.broker.policies.for_queue(queue.vhost, queue.name, kind)
     return {
@@ -135,7 +136,8 @@ async def show_queue(call: Call) -> object:
         "settings": settings_of(context.broker, queue),
         "policy": None if policy is None else policy.name,
         "can": offered(call.identity, queue.vhost, queue.name),
-        "findings": await dashboard.watch.findings_of(row, holders_of(consumers), now),
+        "others": others[:_PAGE_MOST],
+        "findings": await dashboard.watch.findings_of(row, holders_of(consumers, others), now),
     }
 
 

@@ -12,6 +12,7 @@ from asyncio import sleep
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 import msgspec
@@ -216,21 +217,22 @@ class _Plan:
             yield
 
     def bind(self, broker: Broker, *, in_journal: bool = False) -> Iterator[None]:
-        """Create the bindings, one per item."""
+        """Create the bindings, one per item, or for several items if it is more work."""
         for binding in self.bindings:
             if binding.destination_type not in ("queue", "exchange"):
                 kind = binding.destination_type
                 raise Refusal(400, f"a binding's destination_type is queue or exchange, not '{kind}'")
+            vhost, key = broker.vhost(binding.vhost), checked_key(binding.routing_key)
             broker.bind(
-                broker.vhost(binding.vhost),
+                vhost,
                 binding.source,
                 binding.destination,
-                checked_key(binding.routing_key),
+                key,
                 checked_table(binding.arguments, "arguments of a binding"),
                 to_exchange=binding.destination_type == "exchange",
                 in_journal=in_journal,
             )
-            yield
+            yield from repeat(None, vhost.exchange(binding.source).cost_of_binding(key))
 
 
 def _parameters(broker: Broker, parameters: Iterable[ParameterIn]) -> None:
