@@ -2,8 +2,8 @@
 
 Owns: the typed, frozen sections that are passed down through the program. The documentation, the flags of
 ``holt serve`` and ``holt config`` are generated from them. The sections of the listeners are in
-``listener_settings.py``, those that choose RabbitMQ's behaviour in ``compatibility.py``. Must not touch: files
-and the environment; ``load`` reads them.
+``listener_settings.py``, those that choose RabbitMQ's behaviour in ``compatibility.py``. Must not touch:
+files and the environment; ``load`` reads them.
 """
 
 from pathlib import Path
