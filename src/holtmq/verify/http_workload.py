@@ -108,7 +108,7 @@ class HttpWorkload:
         return bodies_of(leased)
 
     async def finish_reading(self, ports: Ports, most: int) -> None:
-        """Release the leases; where a place is too long, ack its last message, which settles all."""
+        """Release the leases. Of a place with too many messages, ack the last one, which settles all."""
         with closing(await HttpClient.connect(ports.http)) as client:
             for messages in self._being_read:
                 if len(messages) > most:
