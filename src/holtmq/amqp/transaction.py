@@ -72,7 +72,7 @@ class Transaction:
     def commit(self) -> tuple[bool, list[tuple[Route, bytes, bytes]]]:
         """Apply everything in one record; return whether there is one, and unrouted mandatory messages."""
         flow = self._flow
-        flow.turn()  # earlier changes are not part of this record
+        flow.complete()  # earlier changes are not part of this record
         flow.begin()
         unrouted: list[tuple[Route, bytes, bytes]] = []
         dropped = 0
@@ -125,7 +125,7 @@ class Transaction:
                         if is_over():
                             return None
                     self._check(prepared.size)
-                    flow.turn()  # earlier changes are not part of this record
+                    flow.complete()  # earlier changes are not part of this record
                     prepared.check()
                 except Outdated:
                     continue

@@ -364,14 +364,15 @@ class Broker:
         return (queue for queue in self.queues_by_id.values() if isinstance(queue, WorkQueue))
 
     def outstanding(self, queue: WorkQueue) -> list[Message]:
-        """Messages of a queue that are not in its store: leased, or held back for a retry."""
+        """Messages of a queue that are not in its store: leased, held back, or not cast out yet."""
         leased = [
             lease.message
             for session in self.sessions
             for lease in session.outstanding()
             if lease.queue is queue
         ]
-        return leased + [message for batch in queue.held_back.values() for message in batch]
+        held_back = [message for batch in queue.held_back.values() for message in batch]
+        return leased + held_back + [message for _, message in queue.outcasts if message.position]
 
     def drop_exclusive_queues(self, owner: object) -> None:
         """Delete the exclusive queues of a closed connection."""
