@@ -19,7 +19,7 @@ from holtmq.amqp.methods import (
     BasicGetEmpty,
     BasicGetOk,
 )
-from holtmq.amqp.topology import refuse_on_stream
+from holtmq.amqp.topology import refuse_on_stream, refuse_single_active_get
 from holtmq.auth.permissions import Action
 from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
@@ -231,6 +231,7 @@ class Consuming:
         queue = channel.topology.queue(name)
         self._connection.rights.check(Action.READ, queue.name)
         refuse_on_stream("basic.get", queue, self._broker.dialect)
+        refuse_single_active_get(queue, self._broker.dialect)
         work_queue = require_work_queue(queue, "consume from it, do not get")
         message = self._broker.get(work_queue)
         if message is None:

@@ -15,7 +15,7 @@ from holtmq.auth.users import Vhost
 from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.errors import AccessRefused, Conflict
 from holtmq.broker.figures.client_counts import ClientCounts
-from holtmq.broker.flow import Flow
+from holtmq.broker.flow import EXPIRE_AT_ONCE, Flow
 from holtmq.broker.jobs.board import JobBoard
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.service import PartitionedService
@@ -486,6 +486,9 @@ class Broker:
                 queue.unacked += 1
                 if queue.persisted:
                     queue.delivered_upto = max(queue.delivered_upto, taken[0].seq)
+                if queue.expiring:
+                    # The answer says how many messages are left: those that expired behind it do not count.
+                    queue.expire(self.flow.now_ms, self.flow.pager, EXPIRE_AT_ONCE)
                 return taken[0]
         return None
 
