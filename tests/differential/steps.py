@@ -153,7 +153,13 @@ class _Writer:
                 arguments = {}
         if usual and "x-single-active-consumer" in arguments:
             self._single_active.append(name)
-        other = self._random.choice(("amq.own", "")) if self._some(0.1) else self._random.choice(QUEUES)
+        # RabbitMQ 3.10 answers an unknown type of a queue without a name with an internal error.
+        named = arguments.get("x-queue-type") == "none"
+        other = (
+            self._random.choice(("amq.own", "q1" if named else ""))
+            if self._some(0.1)
+            else self._random.choice(QUEUES)
+        )
         return self._step(
             "queue.declare",
             queue=name or other,

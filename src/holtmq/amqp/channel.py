@@ -164,12 +164,14 @@ class Channel:
         batch = confirms.end_batch()
         if not batch.journalled and not confirms.waiting:
             self.outbox.append(batch.frames(failed=False))
+            confirms.told = batch.last
             self.counts.confirmed += batch.accepted
             return
         confirms.waiting += 1
 
         def durable(failure: JournalFailed | None) -> None:
             confirms.waiting -= 1
+            confirms.told = batch.last
             if (
                 self.connection.is_running
                 and self.connection.channels.get(self.number) is self

@@ -93,6 +93,16 @@ class Transaction:
         return self._settle_and_write(), unrouted
 
     @property
+    def publish_count(self) -> int:
+        """Messages that wait for the commit."""
+        return len(self._publishes)
+
+    @property
+    def settlement_count(self) -> int:
+        """Deliveries whose settlement waits for the commit."""
+        return sum(len(leases) for _, leases in self._settlements)
+
+    @property
     def is_long(self) -> bool:
         """Whether to commit in steps."""
         return self._is_plain and len(self._publishes) > STEP

@@ -437,6 +437,8 @@ class Broker:
 
     def consume(self, queue: Queue, consumer: Consumer, exclusive: bool = False) -> None:
         """Add a consumer to a queue."""
+        if exclusive and self.dialect.ignore_quorum_exclusive_consumers:
+            exclusive = queue.options.queue_type is not QueueType.QUORUM
         alone = exclusive and (queue.consumers or queue.options.single_active_consumer)
         if queue.exclusive_consumer or alone:
             raise AccessRefused(f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")

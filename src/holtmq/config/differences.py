@@ -117,6 +117,20 @@ DIFFERENCES: Final = (
         "compatibility.refuse_queue_mode",
     ),
     Difference(
+        "exclusive consumer of a quorum queue",
+        "3.10 ignores the flag: others may consume, too",
+        "no other consumer, as on a classic queue; refused with 403 beside `x-single-active-consumer`",
+        "a client that asks to be alone is alone",
+        "compatibility.ignore_quorum_exclusive_consumers",
+    ),
+    Difference(
+        "`queue.delete` of a quorum queue with `if_unused` or `if_empty`",
+        "connection error 540",
+        "honoured, as on a classic queue",
+        "the condition protects messages",
+        "compatibility.refuse_conditional_quorum_delete",
+    ),
+    Difference(
         "`basic.get` on a quorum queue with `x-single-active-consumer`",
         "405",
         "served, as on a classic queue",

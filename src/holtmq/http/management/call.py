@@ -4,13 +4,15 @@ Owns: the row of the table, the call, the answer. Must not touch: routing, login
 """
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
 from holtmq.auth.rights import MONITORING, Identity, Right
 from holtmq.broker.broker import Broker
+from holtmq.broker.errors import NotFound
 from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import Refusal
@@ -33,6 +35,15 @@ class Answer:
 
 CREATED = Answer(201)
 CHANGED = Answer(204)
+
+
+@contextmanager
+def missing_is_bad_request() -> Iterator[None]:
+    """A missing thing that a request only refers to is answered with 400, as in RabbitMQ, not with 404."""
+    try:
+        yield
+    except NotFound as error:
+        raise Refusal(400, str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)

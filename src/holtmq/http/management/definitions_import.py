@@ -21,7 +21,7 @@ from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
+from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row, missing_is_bad_request
 from holtmq.http.management.definitions_rehearsal import Names, binding_ends, rehearsal, stamp
 from holtmq.http.management.runtime import (
     VHOST_LIMITS_COMPONENT,
@@ -71,11 +71,13 @@ async def load_vhost(call: ManagementCall) -> Answer:
     for parts in (given.parameters, given.policies, given.exchanges, given.queues):
         for part in parts:
             part.vhost = vhost
-    return await _load(call, given, vhost)
+    with missing_is_bad_request():
+        return await _load(call, given, vhost)
 
 
 async def load(call: ManagementCall) -> Answer:
-    return await _load(call, call.json(DefinitionsIn))
+    with missing_is_bad_request():
+        return await _load(call, call.json(DefinitionsIn))
 
 
 async def _load(call: ManagementCall, given: DefinitionsIn, vhost: str | None = None) -> Answer:

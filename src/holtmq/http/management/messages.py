@@ -21,7 +21,7 @@ from holtmq.broker.work.leases import Holder, Ledger
 from holtmq.broker.work.work_queue import require_work_queue
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import READ_QUEUE, WRITE_EXCHANGE
-from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
+from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row, missing_is_bad_request
 from holtmq.http.management.topology import exchange_name
 from holtmq.http.management.wire import checked_key, checked_table, plain
 from holtmq.wire.primitives import CodecError
@@ -89,7 +89,8 @@ class GetIn(msgspec.Struct, kw_only=True):
 async def publish(call: ManagementCall) -> object:
     given, vhost = call.json(PublishIn), call.vhost
     exchange, key = exchange_name(call.path["exchange"]), checked_key(given.routing_key)
-    vhost.exchange(exchange)
+    with missing_is_bad_request():
+        vhost.exchange(exchange)
     call.require(Action.WRITE, exchange)
     call.context.check_alarm()
     body = _body(given, call.context.config.amqp.max_message_bytes)

@@ -17,7 +17,15 @@ from holtmq.broker.topology.shovels import COMPONENT as SHOVEL
 from holtmq.broker.topology.shovels import PROGRESS_COMPONENT, CannotRun, parse_shovel, without_passwords
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import LOGIN, MONITOR
-from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
+from holtmq.http.management.call import (
+    CHANGED,
+    CREATED,
+    NODE,
+    Answer,
+    ManagementCall,
+    Row,
+    missing_is_bad_request,
+)
 from holtmq.http.management.users import policy_row, set_policy, user_named
 from holtmq.http.management.wire import PolicyIn, checked_name
 from holtmq.http.management.without_meaning import (
@@ -73,7 +81,8 @@ async def list_topic_permissions(call: ManagementCall) -> object:
 
 async def put_topic_permission(call: ManagementCall) -> Answer:
     given = call.json(TopicPermissionIn)
-    user, vhost = user_named(call.broker, call.path["user"]).name, call.vhost.name
+    with missing_is_bad_request():
+        user, vhost = user_named(call.broker, call.path["user"]).name, call.vhost.name
     known = bool(call.broker.topic_permissions.all(user=user, vhost=vhost))
     call.broker.access.put_topic_permission(
         TopicPermission(user, vhost, given.exchange, given.write, given.read)
@@ -115,7 +124,8 @@ async def list_user_limits(call: ManagementCall) -> object:
 
 
 async def put_user_limit(call: ManagementCall) -> Answer:
-    name, limits = user_named(call.broker, call.path["user"]).name, call.broker.limits.of_users
+    with missing_is_bad_request():
+        name, limits = user_named(call.broker, call.path["user"]).name, call.broker.limits.of_users
     changed = {**limits.get(name, {}), call.path["limit"]: call.json(LimitIn).value}
     call.broker.access.set_user_limits(name, changed)
     return CHANGED
