@@ -486,8 +486,9 @@ class Broker:
                 queue.unacked += 1
                 if queue.persisted:
                     queue.delivered_upto = max(queue.delivered_upto, taken[0].seq)
-                if queue.expiring:
+                if queue.expiring and queue.options.queue_type is QueueType.CLASSIC:
                     # The answer says how many messages are left: those that expired behind it do not count.
+                    # RabbitMQ's quorum queues count them until the next event.
                     queue.expire(self.flow.now_ms, self.flow.pager, EXPIRE_AT_ONCE)
                 return taken[0]
         return None
