@@ -312,7 +312,7 @@ class Channel:
 
     def consumer_leases(self) -> int:
         """How many unacked deliveries count against the channel-wide prefetch."""
-        return len(self.ledger) - len(self.consuming.gets.held)
+        return len(self.ledger) - self.consuming.got()
 
     def handle(self, method: Method) -> None:
         """Run a method other than basic.publish. (The frame loop handles basic.ack itself.)"""
@@ -454,6 +454,7 @@ class Channel:
         for consumer in consumers:
             self.broker.after_cancel(consumer.queue)
         self.broker.sessions.discard(self.ledger)
+        self.consuming.closed()
         self.transaction = None  # the garbage collector does not track leases: drop all references
 
     def send(self, method: Method) -> None:

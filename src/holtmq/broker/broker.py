@@ -48,6 +48,7 @@ from holtmq.broker.topology.queue_options import QueueOptions, QueueType
 from holtmq.broker.topology.vhost import VHost, refuse_reserved
 from holtmq.broker.topology.vhosts import VHosts
 from holtmq.broker.work.leases import Ledger
+from holtmq.broker.work.other_holders import OtherHolders
 from holtmq.broker.work.paging import Spill
 from holtmq.broker.work.work_queue import WorkQueue, require_work_queue
 from holtmq.journal.interface import Journal, RecordUnreadable
@@ -88,6 +89,7 @@ class Broker:
         self.removals = Removals(self)
         self.queues_by_id: dict[int, Queue] = {}
         self.counts = ClientCounts()
+        self.other_holders = OtherHolders()
         self.sessions: set[Ledger] = set()  # every holder of leases; a checkpoint includes their messages
         self.max_priority = max_priority
         self.cancel_requeue = cancel_requeue

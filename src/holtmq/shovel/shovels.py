@@ -45,6 +45,7 @@ class _Shovel:
     doubts: Doubts
     state: str = "starting"
     error: str = ""
+    failing_since: float | None = None  # the first failure after it last ran
     connects: int = 0
     source: Address | None = None  # in use
     destination: Address | None = None
@@ -162,6 +163,8 @@ class ShovelService:
         else:
             progress, counts, doubts = before.progress, before.counts, before.doubts
         shovel = _Shovel(*key, value, definition, self._clock(), progress, counts, doubts)
+        if before is not None:
+            shovel.failing_since = before.failing_since
         self._running[key] = shovel
         shovel.task = asyncio.create_task(self._keep_running(shovel), name=f"shovel {key[1]}")
 
@@ -215,6 +218,7 @@ class ShovelService:
                 )
                 await transfer.prepare()
                 shovel.connects += 1
+                shovel.failing_since = None
                 self._enter(shovel, "running")
                 await transfer.run()
             finally:
@@ -276,6 +280,8 @@ class ShovelService:
 
     def _failed(self, shovel: _Shovel, reason: str) -> None:
         shovel.error = reason
+        if shovel.failing_since is None:
+            shovel.failing_since = self._clock()
         log.warning("shovel stopped", extra={"shovel": shovel.name, "vhost": shovel.vhost, "reason": reason})
         self._enter(shovel, "terminated")
 
@@ -318,6 +324,7 @@ class ShovelService:
             last_offset=shovel.progress.last_offset,
             connects=shovel.connects,
             last_error=shovel.error or None,
+            failing_since=None if shovel.failing_since is None else int(shovel.failing_since * 1000),
         )
 
 

@@ -101,8 +101,8 @@ def create_tables(
 def _names(queues: Iterable[str], taken: set[str]) -> Iterator[tuple[str, str]]:
     """Unique table names: letters, digits, underscores, ignoring case. Queues come before other relations."""
     relations = [(queue, queue) for queue in sorted(queues)]
-    for side in (Relation.DEAD_LETTERS, Relation.DELIVERIES):
-        relations += [(f"{queue}_{side.value}", f"{queue}${side.value}") for queue in sorted(queues)]
+    for kind in (Relation.DEAD_LETTERS, Relation.DELIVERIES):
+        relations += [(f"{queue}_{kind.value}", f"{queue}${kind.value}") for queue in sorted(queues)]
     for wanted, relation in relations:
         name = plain = re.sub(r"\W", "_", wanted, flags=re.ASCII)
         number = 1

@@ -130,7 +130,7 @@ def _plan(target: Target, definitions: Definitions, vhosts: tuple[str, ...]) -> 
     types = [kind.name for kind in api.get(Overview, "overview").exchange_types]
     plan = make_plan(definitions, target.user, types, vhosts)
     answer = api.send("POST", "definitions", body=plan.definitions, query="dry_run=true&report=true")
-    plan.no_meaning = msgspec.json.decode(answer, type=Report).without_meaning
+    plan.no_meaning = api.decoded(Report, answer).without_meaning
     return plan
 
 

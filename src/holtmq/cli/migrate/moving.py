@@ -192,8 +192,7 @@ class Moving:
 
     def _messages_here(self) -> dict[tuple[str, str], int]:
         query = "columns=vhost,name,messages"
-        answer = self._patiently(lambda: self._broker().send("GET", "queues", query=query))
-        rows = msgspec.json.decode(answer, type=list[QueueRow])
+        rows = self._patiently(lambda: self._broker().get(list[QueueRow], "queues", query=query))
         return {(row.vhost, row.name): row.messages for row in rows}
 
     def finish(self, begun: Begun) -> dict[QueueRef, Depth | None]:

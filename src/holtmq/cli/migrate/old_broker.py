@@ -73,8 +73,8 @@ class OldBroker:
         try:
             definitions = api.get(Definitions, "definitions")
             # An export lacks them, and the plan names them.
-            listed = api.send("GET", "queues", query="columns=vhost,name,exclusive")
-            rows = msgspec.json.decode(listed, type=list[dict[str, object]])
+            columns = "columns=vhost,name,exclusive"
+            rows = api.get(list[dict[str, object]], "queues", query=columns)
             definitions[EXCLUSIVE] = [row for row in rows if row.get("exclusive") is True]
             return definitions
         finally:

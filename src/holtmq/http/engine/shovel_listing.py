@@ -41,6 +41,7 @@ class ShovelRow(msgspec.Struct, frozen=True, kw_only=True):
     last_offset: int | None = None
     connects: int = 0  # times that the shovel began to run
     last_error: str | None = None
+    failing_since: int | None = None  # milliseconds: since then no attempt to run has succeeded
 
 
 class Shovels(Protocol):

@@ -9,8 +9,9 @@ from typing import Final
 import msgspec
 
 from holtmq.http.engine.clients import ChannelRow, ConnectionRow, ConsumerRow
+from holtmq.http.engine.context import NODE
+from holtmq.http.engine.endpoints import Call
 from holtmq.http.management import message_stats
-from holtmq.http.management.call import NODE, ManagementCall
 
 # Known only to Erlang's sockets, or only for clients with a certificate: clients expect the fields.
 _NO_TLS: Final = {
@@ -26,12 +27,12 @@ _OCTETS: Final = ("recv_oct", "send_oct")
 _MESSAGES: Final = ("publish", "deliver_get", "ack")
 
 
-def connection_rows(call: ManagementCall, vhost: str | None) -> Iterator[dict[str, object]]:
+def connection_rows(call: Call, vhost: str | None) -> Iterator[dict[str, object]]:
     """The connections, with rates of bytes."""
     return (connection_row(call, row) for row in call.context.clients.connections(vhost))
 
 
-def connection_row(call: ManagementCall, row: ConnectionRow) -> dict[str, object]:
+def connection_row(call: Call, row: ConnectionRow) -> dict[str, object]:
     """One connection."""
     octets = row.recv_oct, row.send_oct
     return {
@@ -43,12 +44,12 @@ def connection_row(call: ManagementCall, row: ConnectionRow) -> dict[str, object
     }
 
 
-def channel_rows(call: ManagementCall, vhost: str | None) -> Iterator[dict[str, object]]:
+def channel_rows(call: Call, vhost: str | None) -> Iterator[dict[str, object]]:
     """The channels, with ``message_stats``."""
     return (channel_row(call, row) for row in call.context.clients.channels(vhost))
 
 
-def channel_row(call: ManagementCall, row: ChannelRow) -> dict[str, object]:
+def channel_row(call: Call, row: ChannelRow) -> dict[str, object]:
     """One channel."""
     totals = row.published, row.delivered, row.settled
     fields = msgspec.structs.asdict(row)
@@ -72,9 +73,7 @@ def consumer_row(row: ConsumerRow) -> dict[str, object]:
     return {**msgspec.structs.asdict(row), "channel_details": place}
 
 
-def details(
-    call: ManagementCall, client: object, names: tuple[str, ...], totals: tuple[int, ...]
-) -> dict[str, object]:
+def details(call: Call, client: object, names: tuple[str, ...], totals: tuple[int, ...]) -> dict[str, object]:
     """``_details`` of totals, with the rate since the last request."""
     rates = call.context.client_rates.rates(client, totals, call.context.clock())
     return {f"{name}_details": message_stats.rate_only(rate) for name, rate in zip(names, rates, strict=True)}
