@@ -204,6 +204,20 @@ DIFFERENCES: Final = (
         stays="there are no segments; the limit is kept more exactly",
     ),
     Difference(
+        "an expired message at the head of a priority queue, where another one was before it",
+        "may still be delivered, until a timer removes it",
+        "is never delivered",
+        "that is what expiry means",
+        stays="programs do not depend on it",
+    ),
+    Difference(
+        "a binding in definitions whose queue or exchange is missing",
+        "dropped without a word",
+        "the import is refused with 400, and nothing is applied",
+        "nothing is dropped in silence",
+        stays="an export of RabbitMQ has no such bindings",
+    ),
+    Difference(
         "messages for a no-ack consumer that does not read",
         "are still sent to it",
         "stay in the queue for others",
