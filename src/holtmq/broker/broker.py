@@ -385,6 +385,8 @@ class Broker:
 
     def consume(self, queue: Queue, consumer: Consumer, exclusive: bool = False) -> None:
         """Add a consumer to a queue."""
+        if exclusive and self.dialect.ignore_quorum_exclusive_consumers:
+            exclusive = queue.options.queue_type is not QueueType.QUORUM
         alone = exclusive and (queue.consumers or queue.options.single_active_consumer)
         if queue.exclusive_consumer or alone:
             raise AccessRefused(f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")
@@ -432,8 +434,9 @@ class Broker:
                 queue.unacked += 1
                 if queue.persisted:
                     queue.delivered_upto = max(queue.delivered_upto, taken[0].seq)
-                if queue.expiring:
+                if queue.expiring and queue.options.queue_type is QueueType.CLASSIC:
                     # The answer says how many messages are left: those that expired behind it do not count.
+                    # RabbitMQ's quorum queues count them until the next event.
                     queue.expire(self.flow.now_ms, self.flow.pager, EXPIRE_AT_ONCE)
                 return taken[0]
         return None
