@@ -20,6 +20,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.records.recovery import Fold, recover
+from holtmq.broker.work import damage_review
 from holtmq.broker_setup import (
     amqp_settings,
     journal_options,
@@ -246,7 +247,7 @@ class Node:
 
     def _complete_broker(self) -> None:
         damage = self.broker.flow.damage
-        self.broker.review_damage()
+        damage_review.review(self.broker.vhosts, self.broker.flow.damage)
         if damage.dropped:
             log.warning("a repair had given up part of the journal", extra={"records": damage.dropped})
         if not self.broker.vhosts:

@@ -81,6 +81,7 @@ class Connection:
         self.max_payload = settings.frame_max - _OVERHEAD
         self.vhost: VHost
         self.user_name = ""
+        self.auth_mechanism = ""
         self.may_impersonate = False
         self.has_published = False
         self.blocked = False

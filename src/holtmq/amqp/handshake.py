@@ -177,7 +177,7 @@ class Handshake:
         self._closes_politely = wanted.get("authentication_failure_close") is True
         name = method.client_properties.get("connection_name")
         connection.name = name if isinstance(name, str) else ""
-        self._mechanism = method.mechanism
+        self._mechanism = connection.auth_mechanism = method.mechanism
         self._step = _Step.LOGIN
         match method.mechanism:
             case "PLAIN":

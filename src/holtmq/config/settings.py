@@ -1,8 +1,9 @@
 """All settings: name, type, default, bounds and one line of help.
 
 Owns: the typed, frozen sections that are passed down through the program. The documentation, the flags of
-``holt serve`` and ``holt config`` are generated from them; those of the
-listeners are in ``listener_settings.py``. Must not touch: files and the environment; ``load`` reads them.
+``holt serve`` and ``holt config`` are generated from them. The sections of the listeners are in
+``listener_settings.py``, those that choose RabbitMQ's behaviour in ``compatibility.py``. Must not touch:
+files and the environment; ``load`` reads them.
 """
 
 from pathlib import Path
@@ -13,7 +14,8 @@ import msgspec
 from holtmq.config import values
 from holtmq.config.about import KIB, MIB, About
 from holtmq.config.choices import JwtAlgorithm, LogFormat, LogLevel, Profile, SubscriptionDefault, SyncMode
-from holtmq.config.listener_settings import Amqp, Compatibility, Http, Interceptors
+from holtmq.config.compatibility import Compatibility
+from holtmq.config.listener_settings import Amqp, Http, Interceptors
 from holtmq.config.values import Secret
 
 
