@@ -14,6 +14,7 @@ import msgspec
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.figures.rings import Ring
 from holtmq.broker.partitioned.groups.group import Group, micros
+from holtmq.broker.partitioned.log.dedup_budget import shortened_us
 from holtmq.broker.partitioned.statistics import Steps, count_lag
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.parameters import THRESHOLDS
@@ -25,6 +26,7 @@ from holtmq.http.dashboard.attention import (
     Thresholds,
     holders_of,
     of_damage,
+    of_dedup,
     of_group,
     of_node,
     of_query,
@@ -177,6 +179,9 @@ class Watch:
             amqp = vhost.queues.get(stream.name) if vhost is not None else None
             held = self._stuck_holders(amqp, limits, now) if amqp is not None else []
             found.add(of_queue(row, held, net, limits, now))
+            window_us = stream.config.dedup_window_us
+            span_us = shortened_us(stream.dedup, micros(now), window_us)
+            found.add(of_dedup(stream.name, window_us / _US, None if span_us is None else span_us / _US))
             await stepwise.between()
         return stored
 
