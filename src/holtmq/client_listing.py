@@ -93,7 +93,7 @@ class AmqpClients:
         return len(channels), sum(channels)
 
     def cancel(self, connection: str, channel: int, tag: str) -> bool | None:
-        """Cancel a consumer; None: there is none. False: its client does not understand that it was."""
+        """Cancel a consumer. None: there is no such consumer; False: its client does not support it."""
         protocol = self._find(connection)
         found = None if protocol is None else protocol.connection.channels.get(channel)
         return None if found is None else found.consuming.dismiss(tag)

@@ -355,6 +355,14 @@ class Connection:
         self._stalled -= 1
         self.resume()
 
+    def gives_way(self) -> bool:
+        """Whether the frames that are left must wait, so that other clients have their turn."""
+        if not self.hooks.is_time_up():
+            return False
+        self.stall()
+        self.hooks.unstall_soon()
+        return True
+
     def resume(self) -> None:
         """Process what arrived during a stall."""
         if not self._stalled and self.unread:

@@ -103,6 +103,14 @@ class Hooks(Protocol):
         """Flush and close the socket."""
         ...
 
+    def is_time_up(self) -> bool:
+        """Whether what is being processed has held the event loop for long enough."""
+        ...
+
+    def unstall_soon(self) -> None:
+        """Call ``Connection.unstall`` after other clients had their turn."""
+        ...
+
 
 class _Step(Enum):
     START = auto()

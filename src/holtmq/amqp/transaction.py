@@ -80,7 +80,7 @@ class Transaction:
     def commit(self) -> Committed:
         """Apply everything in one record, except messages that a full queue refuses."""
         flow = self._flow
-        flow.turn()  # earlier changes are not part of this record
+        flow.complete()  # earlier changes are not part of this record
         flow.begin()
         unrouted: list[tuple[Route, bytes, bytes]] = []
         dropped, is_partial = 0, False
@@ -143,7 +143,7 @@ class Transaction:
                         if is_over():
                             return None
                     self._check(prepared.size)
-                    flow.turn()  # earlier changes are not part of this record
+                    flow.complete()  # earlier changes are not part of this record
                     prepared.check()
                 except Outdated:
                     continue

@@ -209,9 +209,7 @@ async def queue_action(call: Call) -> Reply:
     return CHANGED
 
 
-def exchange_row(call: Call, vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
-    policy = call.broker.policies.for_exchange(vhost.name, exchange.name)
-    published, routed = exchange_rates(exchange, call.context.clock())
+def exchange_definition(vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
     return {
         "name": exchange.name,
         "vhost": vhost.name,
@@ -220,6 +218,14 @@ def exchange_row(call: Call, vhost: VHost, exchange: QueueExchange) -> dict[str,
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
         "arguments": plain(dict(exchange.arguments)),
+    }
+
+
+def exchange_row(call: Call, vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
+    policy = call.broker.policies.for_exchange(vhost.name, exchange.name)
+    published, routed = exchange_rates(exchange, call.context.clock())
+    return {
+        **exchange_definition(vhost, exchange),
         "policy": policy.name if policy else None,
         "message_stats": {
             "publish_in": exchange.published,
