@@ -42,7 +42,7 @@ def test_a_paused_queue_dead_letters_what_expires_before_and_after_a_start(bench
     bench.fill("q", b"old")
     bench.advance(600)
     bench.fill("q", b"young")
-    bench.broker.pause_queue(bench.queue("q"), "me", "a test")
+    bench.broker.pauses.pause(bench.queue("q"), "me", "a test")
 
     again(bench, how)
     assert bench.queue("q").paused is not None
@@ -57,7 +57,7 @@ def test_a_paused_queue_dead_letters_what_expires_before_and_after_a_start(bench
     assert bench.bodies("dead") == [b"old", b"young"]
     assert not taker.held
     again(bench, how)
-    bench.broker.resume_queue(bench.queue("q"))
+    bench.broker.pauses.resume(bench.queue("q"))
     assert bench.bodies("dead") == [b"old", b"young"]
     assert bench.bodies("q") == []
 

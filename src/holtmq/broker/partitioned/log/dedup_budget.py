@@ -15,6 +15,7 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 
 ID_BYTES: Final = 145  # measured: a dict entry and its two ints, of a dict that has just grown
 _AT_ONCE: Final = 5_000  # ids forgotten in a step: about 5 ms
+_QUEUES_AT_ONCE: Final = 2_000
 
 
 class DedupBudget:
@@ -38,7 +39,9 @@ class DedupBudget:
         self.ids = sum(len(queue.dedup) for queue in found)
         self.share = _share([len(queue.dedup) for queue in found], self.max_ids)
         yield
-        for queue in found:
+        for number, queue in enumerate(found):
+            if number % _QUEUES_AT_ONCE == _QUEUES_AT_ONCE - 1:
+                yield
             index = queue.dedup
             index.limit = self.share
             # Pushes do the same for their queue; a queue without pushes would keep its ids for ever.
