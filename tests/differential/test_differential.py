@@ -84,3 +84,14 @@ def test_a_wrong_user_id_is_named_before_a_wrong_header() -> None:
 
         with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="user_id property"):
             channel.queue_declare("q")
+
+
+@pytest.mark.parametrize("ends", [("", "amq.direct"), ("amq.direct", "")])
+def test_the_default_exchange_cannot_be_unbound_on_either_side(ends: tuple[str, str]) -> None:
+    with TestBroker() as broker, pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+            channel.exchange_unbind(*ends, "key")
+
+        assert closed.value.reply_code == 403

@@ -103,6 +103,8 @@ class ExchangeChanges:
     ) -> bool:
         """Remove a binding; no error when there is none. True if journalled."""
         refuse_default(source)
+        if to_exchange:
+            refuse_default(destination)
         self.pending_bindings.settle(vhost.name, True, source)
         arguments = arguments or {}
         if not vhost.is_bound(source, destination, routing_key, arguments, to_exchange):
