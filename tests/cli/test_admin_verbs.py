@@ -239,6 +239,8 @@ def test_the_login_comes_from_the_environment_which_serve_does_not_mind(holt: Ho
 
     done(holt("user", "list", **env))
     load({**env, "HOLT_ADMIN_URL": "http://here"})  # raises for a variable it does not know
+    # Those of `holt pipeline` and of the project that `holt pipeline init` creates.
+    load({"HOLT_TOKEN": "x", "HOLT_TOKEN_FILE": "/run/token", "HOLT_URL": "http://here:6632"})
 
 
 def test_a_broker_is_set_up_before_its_first_start(tmp_path: Path) -> None:

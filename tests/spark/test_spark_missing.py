@@ -59,3 +59,6 @@ def test_every_command_says_what_is_missing(tmp_path: Path, missing: str) -> Non
     for command, (code, said) in answers.items():
         assert code == 1, (command, said)
         assert "pip install 'holtmq[spark]'" in said, (command, said)
+    if "pyarrow" in missing:
+        assert "pip install 'holtmq[arrow]'" in answers["archive"][1]
+        assert "Broker: not tried" in answers["doctor"][1]

@@ -1,6 +1,8 @@
 """JSON payloads as typed columns, against a plain loop over json.loads."""
 
 import json
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -54,7 +56,7 @@ good = st.fixed_dictionaries(
     {}, optional={"id": st.integers(-(2**40), 2**40), "name": st.text(max_size=5), "other": st.booleans()}
 ).map(lambda row: json.dumps(row).encode())
 bad = st.sampled_from(
-    [b"", b"{", b"{}{}", b"null", b"7", b'{"id": 1.5}', b'{"name": 3}', b"\xff{}", b'{"id":}']
+    [b"", b"{", b"{}{}", b"null", b"7", b'{"id": 1.5}', b'{"id": "3"}', b"\xff{}", b'{"id":}']
 )
 
 
@@ -70,9 +72,101 @@ def test_a_row_never_depends_on_its_neighbours(mix: list[tuple[bool, bytes, byte
         assert text == (None if is_good else unfit.decode("utf-8", "replace"))
 
 
+WIDE = pa.schema(
+    [
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("price", pa.decimal128(6, 2)),
+        ("text", pa.string()),
+        ("ratio", pa.float64()),
+        ("small", pa.int8()),
+        ("on", pa.bool_()),
+        ("days", pa.list_(pa.struct([("day", pa.date32())]))),
+    ]
+)
+VALUES = [
+    ("day", b'"2026-05-01"', date(2026, 5, 1)),
+    ("day", b'"2026-05-01T23:30:00-08:00"', date(2026, 5, 1)),
+    ("at", b'"2026-05-01T12:00:00+05:45"', datetime(2026, 5, 1, 6, 15, tzinfo=UTC)),
+    ("at", b'"2026-05-01 12:00:00"', datetime(2026, 5, 1, 12, tzinfo=UTC)),
+    ("at", b'"2026-05-01"', datetime(2026, 5, 1, tzinfo=UTC)),
+    ("at", b'"2026-05-01T12:00Z"', datetime(2026, 5, 1, 12, tzinfo=UTC)),
+    ("at", b'"2026-05-01T12:00:00.123456789Z"', datetime(2026, 5, 1, 12, 0, 0, 123456, UTC)),
+    ("local", b'"2026-05-01T12:00:00.5"', datetime(2026, 5, 1, 12, 0, 0, 500000)),
+    ("local", b'"2026-05-01T12:00:00+02:00"', datetime(2026, 5, 1, 10)),
+    ("price", b"12.5", Decimal("12.50")),
+    ("price", b'"-1.25"', Decimal("-1.25")),
+    ("price", b"1e3", Decimal("1000.00")),
+    ("text", b'"caf\\u00e9"', "café"),
+    ("text", b"1.50", "1.50"),
+    ("text", b"true", "true"),
+    ("text", b'{"a": [1, null]}', '{"a": [1, null]}'),
+    ("text", b"null", None),
+    ("ratio", b"0.1", 0.1),
+    ("ratio", b"3", 3.0),
+    ("small", b"-128", -128),
+    ("on", b"false", False),
+    ("days", b'[{"day": "2026-05-01"}, {}, null]', [{"day": date(2026, 5, 1)}, {"day": None}, None]),
+]
+UNFIT = [
+    ("day", b'"yesterday"'),
+    ("day", b'"20260501"'),
+    ("at", b"1777636800000"),
+    ("at", b'"2026-W18-5"'),
+    ("price", b"12.345"),
+    ("price", b"12345"),
+    ("price", b'"NaN"'),
+    ("small", b"128"),
+    ("small", b"1.0"),
+    ("on", b"1"),
+    ("days", b'[{"day": 1}]'),
+]
+
+
+@pytest.mark.parametrize("beside_a_bad_row", [False, True])
+def test_values_become_what_spark_makes_of_them_whatever_is_beside_them(beside_a_bad_row: bool) -> None:
+    payloads = [b'{"%s": %s}' % (name.encode(), value) for name, value, _ in VALUES]
+    bad = [b'{"%s": %s}' % (name.encode(), value) for name, value in UNFIT]
+    read = [[payload, *bad] if beside_a_bad_row else [payload] for payload in payloads]
+
+    for (name, text, wanted), batch in zip(VALUES, read, strict=True):
+        table, corrupt = typed_columns(batch, WIDE)
+        assert table.to_pylist()[0] == {**dict.fromkeys(WIDE.names), name: wanted}, text
+        assert corrupt.to_pylist() == [None, *(one.decode() for one in batch[1:])]
+
+
+def test_a_map_takes_whatever_names_an_object_has() -> None:
+    schema = pa.schema([("tags", pa.map_(pa.string(), pa.int32())), ("at", pa.time64("us"))])
+    check_schema(schema)
+
+    table, corrupt = typed_columns(
+        [b'{"tags": {"a b": 1, "": null}, "at": "23:59:01"}', b'{"tags": [1]}'], schema
+    )
+
+    assert table.to_pylist()[0] == {"tags": [("a b", 1), ("", None)], "at": time(23, 59, 1)}
+    assert corrupt.to_pylist() == [None, '{"tags": [1]}']
+
+
 def test_a_type_json_does_not_have_is_refused_with_a_way_out() -> None:
-    with pytest.raises(InvalidOption, match="Declare the field as STRING"):
+    with pytest.raises(InvalidOption, match=r"field when is duration.*Declare it as STRING"):
         check_schema(pa.schema([("when", pa.duration("us"))]))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "message"),
+    [
+        ("id BIGINTT", "field id: 'BIGINTT' is not a type; did you mean BIGINT"),
+        (
+            "a ARRAY<STRUCT<b: INT, c: MAP<STRING, STRNG>>>",
+            "field a.c: 'STRNG' is not a type; did you mean STRING",
+        ),
+        ("a ARRAY", "field a: say what is in it, such as ARRAY<INT>"),
+    ],
+)
+def test_a_word_that_is_no_type_is_refused_by_the_name_of_its_field(ddl: str, message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        split_ddl(ddl)
 
 
 def test_a_payload_schema_is_split_at_its_own_commas_only() -> None:

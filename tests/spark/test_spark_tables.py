@@ -98,10 +98,28 @@ def test_names_are_what_spark_allows_and_each_is_used_once() -> None:
     names = dict(_names(["a.b", "a-b", "A_B", "orders", "orders_dlq"], {"orders_deliveries"}))
 
     assert names["A_B"] == "A_B"
-    assert (names["a_b_2"], names["a_b_3"]) == ("a-b", "a.b")
+    assert (names["a_b_2"], names["a_b_3"]) == ("a.b", "a-b")  # the older queue first
     assert (names["orders_dlq"], names["orders_dlq_2"]) == ("orders_dlq", "orders$dlq")
     assert names["orders_deliveries_2"] == "orders$deliveries"
     assert len({name.lower() for name in names}) == len(names) == 15
+
+
+def test_a_new_queue_does_not_change_what_a_table_name_means() -> None:
+    before = dict(_names(["a/b", "orders"], set()))
+
+    after = dict(_names(["a/b", "orders", "A b", "a.b"], set()))
+
+    assert before.items() <= after.items()
+    assert (after["a_b"], after["A_b_2"], after["a_b_3"]) == ("a/b", "A b", "a.b")
+
+
+def test_a_queue_with_a_comma_in_its_name_can_be_read(spark: SparkSession, shop: Shop, database: str) -> None:
+    shop.push("eu,us", range(2))
+
+    made = create_tables(spark, shop.url, database, pattern=rf"{shop.prefix}\..*")
+
+    assert list(made) == [f"{shop.prefix}_eu_us"]
+    assert one(spark, f"SELECT count(*) FROM {database}.{shop.prefix}_eu_us") == 2
 
 
 def test_options_survive_the_comment_and_a_token_is_not_written_into_it() -> None:

@@ -364,14 +364,15 @@ class Broker:
         return (queue for queue in self.queues_by_id.values() if isinstance(queue, WorkQueue))
 
     def outstanding(self, queue: WorkQueue) -> list[Message]:
-        """Messages of a queue that are not in its store: leased, or held back for a retry."""
+        """Messages of a queue that are not in its store: leased, held back, or not cast out yet."""
         leased = [
             lease.message
             for session in self.sessions
             for lease in session.outstanding()
             if lease.queue is queue
         ]
-        return leased + [message for batch in queue.held_back.values() for message in batch]
+        held_back = [message for batch in queue.held_back.values() for message in batch]
+        return leased + held_back + [message for _, message in queue.outcasts if message.position]
 
     def drop_exclusive_queues(self, owner: object) -> None:
         """Delete the exclusive queues of a closed connection."""
@@ -384,6 +385,8 @@ class Broker:
 
     def consume(self, queue: Queue, consumer: Consumer, exclusive: bool = False) -> None:
         """Add a consumer to a queue."""
+        if exclusive and self.dialect.ignore_quorum_exclusive_consumers:
+            exclusive = queue.options.queue_type is not QueueType.QUORUM
         alone = exclusive and (queue.consumers or queue.options.single_active_consumer)
         if queue.exclusive_consumer or alone:
             raise AccessRefused(f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")
@@ -431,8 +434,9 @@ class Broker:
                 queue.unacked += 1
                 if queue.persisted:
                     queue.delivered_upto = max(queue.delivered_upto, taken[0].seq)
-                if queue.expiring:
+                if queue.expiring and queue.options.queue_type is QueueType.CLASSIC:
                     # The answer says how many messages are left: those that expired behind it do not count.
+                    # RabbitMQ's quorum queues count them until the next event.
                     queue.expire(self.flow.now_ms, self.flow.pager, EXPIRE_AT_ONCE)
                 return taken[0]
         return None

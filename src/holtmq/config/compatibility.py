@@ -35,6 +35,12 @@ class Compatibility(msgspec.Struct, frozen=True, kw_only=True):
     refuse_queue_mode: Annotated[
         bool, _as_rabbitmq("Refuse x-queue-mode on a quorum queue or a stream with 406.")
     ] = False
+    ignore_quorum_exclusive_consumers: Annotated[
+        bool, _as_rabbitmq("An exclusive consumer of a quorum queue is one like any other.")
+    ] = False
+    refuse_conditional_quorum_delete: Annotated[
+        bool, _as_rabbitmq("Refuse queue.delete with if-unused or if-empty on a quorum queue with 540.")
+    ] = False
     refuse_single_active_get: Annotated[
         bool, _as_rabbitmq("Refuse basic.get on a quorum queue with a single active consumer with 405.")
     ] = False

@@ -27,7 +27,9 @@ CONFIG_ENV: Final = "HOLT_CONFIG"
 DEFAULT_FILE: Final = Path("holt.toml")
 
 # HOLT_ variables of other readers: other verbs of the command, the test suite, the benchmarks.
-_NOT_SETTINGS: Final = re.compile(r"HOLT_(CONFIG|ADMIN_\w+|MODEL_EXAMPLES|TEST_\w+|BENCH_\w+)")
+_NOT_SETTINGS: Final = re.compile(
+    r"HOLT_(CONFIG|ADMIN_\w+|TOKEN|TOKEN_FILE|URL|MODEL_EXAMPLES|TEST_\w+|BENCH_\w+)"
+)
 # Kubernetes sets variables of these forms in every pod for a service named "holt" or "holt-...".
 _SERVICE_LINK: Final = re.compile(r"HOLT_(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT_\d+_(TCP|UDP)\w*)")
 _SERVICE_LINK_VALUE: Final = re.compile(r"(tcp|udp)://")

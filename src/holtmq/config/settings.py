@@ -99,6 +99,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 268_435_456.0
 
+    dedup_memory: Annotated[
+        float,
+        About(
+            "Memory for the transaction ids that partitioned queues remember, all together; above it the "
+            "queues with the most ids forget the oldest early: a fraction of the machine's, or a size.",
+            values.FRACTION_OR_SIZE,
+        ),
+    ] = 1_073_741_824.0
+
+    def dedup_memory_bytes(self, total: int) -> int:
+        """Memory for ids on a machine with ``total`` bytes: at most a quarter of the alarm threshold."""
+        wanted = int(total * self.dedup_memory) if self.dedup_memory <= 1 else int(self.dedup_memory)
+        return min(wanted, self.memory_bytes(total) // 4)
+
     def queue_memory_bytes(self, total: int) -> int:
         """Memory for waiting messages on a machine with ``total`` bytes: at most half the alarm threshold."""
         wanted = int(total * self.queue_memory) if self.queue_memory <= 1 else int(self.queue_memory)

@@ -4,13 +4,25 @@ Owns: that text. Must not touch: what the types mean. It stays text because pysp
 process with a session, and readers run without one.
 """
 
+import re
 from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Final
 
 from holtmq.spark.errors import InvalidOption
 
+_NESTED: Final = ("ARRAY", "MAP", "STRUCT")
+_TYPES: Final = (
+    *("BOOLEAN", "TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG"),
+    *("FLOAT", "REAL", "DOUBLE", "DECIMAL", "DEC", "NUMERIC"),
+    *("STRING", "CHAR", "CHARACTER", "VARCHAR", "BINARY", "VARIANT", "VOID"),
+    *("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "INTERVAL"),
+)
+_NESTED_TYPE: Final = re.compile(r"(\w+)\s*<(.*)>", re.DOTALL)
+
 
 def split_ddl(ddl: str) -> dict[str, str]:
-    """Top-level fields of a DDL string, name to type, in order. Types are not checked; Spark does that."""
+    """Top-level fields of a DDL string, name to type, in order."""
     fields: dict[str, str] = {}
     for part in _top_level(ddl):
         name, kind = _field(part)
@@ -20,12 +32,34 @@ def split_ddl(ddl: str) -> dict[str, str]:
             )
         if name in fields:
             raise InvalidOption(f"option payloadSchema: field {name!r} twice")
+        _check_type(name, kind)
         fields[name] = kind
     return fields
 
 
 def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def _check_type(name: str, kind: str) -> None:
+    """Refuse a word that is no type: Spark would point at a place in the columns of the whole relation."""
+    nested = _NESTED_TYPE.match(kind)
+    word = nested[1] if nested else re.split(r"\W", kind, maxsplit=1)[0]
+    if nested and word.upper() in _NESTED:
+        for part in _top_level(nested[2]):
+            if word.upper() == "STRUCT":
+                _check_type(f"{name}.{_field(part)[0]}", _field(part)[1])
+            else:
+                _check_type(name, part.strip())
+    elif word.upper() in _NESTED:
+        raise InvalidOption(
+            f"option payloadSchema: field {name}: say what is in it, "
+            "such as ARRAY<INT>, MAP<STRING, INT> or STRUCT<a: INT>"
+        )
+    elif word.upper() not in _TYPES:
+        close = get_close_matches(word.upper(), [*_TYPES, *_NESTED], n=1)
+        hint = f"; did you mean {close[0]}?" if close else ", such as BIGINT, DOUBLE, STRING or TIMESTAMP"
+        raise InvalidOption(f"option payloadSchema: field {name}: {kind!r} is not a type{hint}")
 
 
 def _top_level(ddl: str) -> Sequence[str]:

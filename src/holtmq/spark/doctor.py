@@ -96,8 +96,9 @@ def _broker(url: str, token: str, tls_ca: str) -> Iterator[Finding]:
     try:
         from holtmq.spark.client import BrokerClient
         from holtmq.spark.options import Connection
-    except ImportError:
-        return  # reported above already
+    except ImportError as error:
+        yield Finding("Broker", False, f"not tried: {error}")
+        return
     with BrokerClient(Connection(url, token, timeout=3, retry_seconds=1, tls_ca=tls_ca)) as broker:
         try:
             broker.call("GET", "/api/v1/ranges", {"pattern": "-"})

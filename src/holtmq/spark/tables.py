@@ -10,12 +10,13 @@ first column. Every user who may describe the table could read a token there: it
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from holtmq.spark.client import BrokerClient
 from holtmq.spark.ddl import quoted
 from holtmq.spark.errors import InvalidOption
+from holtmq.spark.offsets import Head
 from holtmq.spark.options import Selection, source_options
 from holtmq.spark.relations import Relation, split_relation
 from holtmq.spark.schema import COLUMNS
@@ -77,7 +78,7 @@ def create_tables(
     given = {"url": url, **options}
     comment_of(given)
     with BrokerClient(source_options({**given, "queue": "-"}, streaming=None).connection) as broker:
-        queues = [head.name for head in broker.heads(Selection(pattern=pattern or ".*"))]
+        heads = broker.heads(Selection(pattern=pattern or ".*"))
     where = quoted(database)
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {where}")
     theirs = set()
@@ -90,24 +91,47 @@ def create_tables(
         else:
             theirs.add(str(row["tableName"]).lower())
     made: dict[str, str] = {}
-    for name, relation in _names(queues, theirs):
-        comment = comment_of({**given, "queue": relation})
+    for name, relation in _names([head.name for head in sorted(heads, key=_created)], theirs):
+        comment = comment_of({**given, **_selected(relation)})
         columns = ", ".join(f"{quoted(c)} {kind}" for c, kind in COLUMNS[split_relation(relation)[1]].items())
         spark.sql(f"CREATE TABLE {where}.{quoted(name)} ({with_comment(columns, comment)}) USING holtmq")
         made[name] = relation
     return made
 
 
-def _names(queues: Iterable[str], taken: set[str]) -> Iterator[tuple[str, str]]:
-    """Unique table names: letters, digits, underscores, ignoring case. Queues come before other relations."""
-    relations = [(queue, queue) for queue in sorted(queues)]
+def _created(head: Head) -> int:
+    return head.number
+
+
+def _selected(relation: str) -> dict[str, str]:
+    """The option that selects it: a comma in ``queue`` separates two names."""
+    return {"queuePattern": re.escape(relation)} if "," in relation else {"queue": relation}
+
+
+def _names(queues: Sequence[str], taken: set[str]) -> Iterator[tuple[str, str]]:
+    """Unique table names: letters, digits, underscores, ignoring case. Queues come before other relations.
+
+    A queue whose own name can be a table's gets it. Among the others the older queue comes first: a new queue
+    must not change which one an existing table name means.
+    """
+    fit = [queue for queue in queues if _fit(queue) == queue]
+    relations = [(queue, queue) for queue in [*fit, *(queue for queue in queues if _fit(queue) != queue)]]
     for kind in (Relation.DEAD_LETTERS, Relation.DELIVERIES):
-        relations += [(f"{queue}_{kind.value}", f"{queue}${kind.value}") for queue in sorted(queues)]
+        # Only a pattern selects a queue with a comma in its name, and a pattern selects messages.
+        relations += [
+            (f"{queue}_{kind.value}", f"{queue}${kind.value}")
+            for _, queue in relations[: len(queues)]
+            if "," not in queue
+        ]
     for wanted, relation in relations:
-        name = plain = re.sub(r"\W", "_", wanted, flags=re.ASCII)
+        name = plain = _fit(wanted)
         number = 1
         while name.lower() in taken:
             number += 1
             name = f"{plain}_{number}"
         taken.add(name.lower())
         yield name, relation
+
+
+def _fit(name: str) -> str:
+    return re.sub(r"\W", "_", name, flags=re.ASCII)

@@ -29,6 +29,7 @@ from holtmq.broker.work.spilling_fifo import SpillingFifo
 
 _SHARE: Final = 256  # most messages delivered before the consumers' room is checked again
 _SHARE_BYTES: Final = 262_144
+SHED_AT_ONCE: Final = 5_000  # messages beyond a limit, which a policy may have lowered: about 10 ms
 _NO_LEVELS: Final[dict[int, SpillingFifo]] = {}
 
 
@@ -218,19 +219,26 @@ class WorkQueue:
         """Whether a full queue refuses publishers, rather than drop its oldest message."""
         return self.limited and not self.options.drops_head
 
-    def shed_excess(self, pager: Pager) -> None:
-        """Drop messages beyond the limits from the head, unless the queue refuses publishers instead."""
+    def shed_excess(self, pager: Pager, limit: int = SHED_AT_ONCE) -> bool:
+        """Drop messages beyond the limits from the head, unless the queue refuses publishers instead.
+
+        Drops at most ``limit``; returns whether there are more.
+        """
         options = self.options
         if not options.drops_head:
-            return
+            return False
         most, most_bytes = options.max_length, options.max_length_bytes
         while (most is not None and len(self.store) > most) or (
             most_bytes is not None and self.bytes > most_bytes and len(self.store) > 0
         ):
+            if not limit:
+                return True
+            limit -= 1
             message = self.store.shed(pager)
             if message is None:
-                return
+                return False
             self._leave(message, Reason.MAXLEN)
+        return False
 
     def dispatch(self, now_ms: int, pager: Pager) -> None:
         """Deliver ready messages to consumers with room, round-robin, highest priority first."""

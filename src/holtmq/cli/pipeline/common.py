@@ -136,7 +136,10 @@ def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
 
 def missing(error: ImportError) -> str:
     """What to install when a module is not there."""
-    return f"{error}. Install it with: pip install 'holtmq[spark]'"
+    advice = f"{error}. Install it with: pip install 'holtmq[spark]'"
+    if (error.name or "").partition(".")[0] in ("pyarrow", "numpy"):
+        advice += "; archive --engine arrow needs no more than pip install 'holtmq[arrow]'"
+    return advice
 
 
 def finish(job: Callable[[], dict[str, object]]) -> None:

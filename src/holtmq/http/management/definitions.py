@@ -13,7 +13,7 @@ from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.vhost import QueueBinding, VHost
 from holtmq.http.engine.endpoints import Call
 from holtmq.http.engine.wire import plain
-from holtmq.http.management.conventions import endpoint
+from holtmq.http.management.conventions import endpoint, missing_is_bad_request
 from holtmq.http.management.listing import Rows
 from holtmq.http.management.runtime import global_rows, parameter_rows, topic_row
 from holtmq.http.management.topology import exchange_definition, listed_queues
@@ -54,7 +54,9 @@ def _user_definition(broker: Broker, user: User) -> dict[str, object]:
 
 async def export_vhost(call: Call) -> object:
     """The contents of one vhost, without its name, so that they can be loaded into another."""
-    parts = _inside(call.broker, [call.vhost])
+    with missing_is_bad_request():
+        vhost = call.vhost
+    parts = _inside(call.broker, [vhost])
     nowhere = {name: Rows(map(_without_vhost, part.rows)) for name, part in parts.items()}
     return {**_versions(call), **nowhere}
 
