@@ -7,7 +7,7 @@ from holtmq.amqp.token_life import TokenLife
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Access, Action
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import AccessRefused
-from holtmq.broker.topology.exchange_kinds import Kind
+from holtmq.broker.topology.exchange_kinds import ExchangeKind
 from holtmq.broker.topology.vhost import QueueExchange, VHost
 
 
@@ -41,9 +41,9 @@ class ClientRights:
         """Whether this user has topic permissions on this topic exchange."""
         scopes = self._token.identity.scopes if self._token.identity is not None else None
         if scopes is not None:
-            return exchange.inner_kind is Kind.TOPIC and scopes.restricts_topics
+            return exchange.inner_kind is ExchangeKind.TOPIC and scopes.restricts_topics
         permissions = self._broker.topic_permissions
-        return exchange.inner_kind is Kind.TOPIC and permissions.restricts(
+        return exchange.inner_kind is ExchangeKind.TOPIC and permissions.restricts(
             self._user_name, self._vhost.name, exchange.name
         )
 

@@ -3,6 +3,9 @@
 Owns: the state that all of these share, the order of work within a turn, batches that become one atomic
 record. Must not touch: topology changes (``broker.py``), sockets, clocks: the caller sets ``now_ms``. How a
 message gets into its queues is in ``publish/``, how it becomes a dead letter in ``dead_lettering.py``.
+
+Over 400 lines: every method works on the state of the open turn (queues to serve, records to write), and most
+are on the path of each message.
 """
 
 from __future__ import annotations

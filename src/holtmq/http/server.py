@@ -16,7 +16,7 @@ from holtmq.http.engine.cross_site import CrossSite
 from holtmq.http.engine.endpoints import Conventions
 from holtmq.http.engine.engine import Engine
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.engine.listening import Listeners
+from holtmq.http.engine.listening import HttpPorts
 from holtmq.http.hot_routes import HotApis, HotRoutes
 from holtmq.http.management import api as management
 from holtmq.http.management.conventions import conventions
@@ -48,16 +48,16 @@ class HttpServer:
             most_connections=max_connections,
             memory_bytes=http.body_memory_bytes,
         )
-        self._listeners = Listeners(self.engine)
+        self._ports = HttpPorts(self.engine)
 
     @property
     def addresses(self) -> list[tuple[str, int, bool]]:
         """Host, port, and whether with TLS, of each listener."""
-        return self._listeners.addresses
+        return self._ports.addresses
 
     async def listen(self, hosts: Sequence[str], port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open the listeners, all on one port; return the port."""
-        port = await self._listeners.open(hosts, port, tls)
+        port = await self._ports.open(hosts, port, tls)
         if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch(), name="http-history")
         return port
@@ -97,7 +97,7 @@ class HttpServer:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
-        await self._listeners.close()
+        await self._ports.close()
         self._hot.pops.stop()
         for connection in list(self.engine.connections):
             connection.shutdown()

@@ -16,7 +16,7 @@ from holtmq.auth.users import DEFAULT_VHOST, UserStore
 from holtmq.http.engine.authentication import NO_USER, RequestAuthenticator
 from holtmq.http.engine.cross_site import CrossSite
 from holtmq.http.engine.engine import Engine
-from holtmq.http.engine.listening import Listeners
+from holtmq.http.engine.listening import HttpPorts
 from holtmq.http.engine.request import Found, HttpRequest, HttpRoute
 from holtmq.http.engine.sessions import Sessions
 
@@ -45,15 +45,15 @@ class StandbyServer:
             most_connections=_MOST_CONNECTIONS,
             memory_bytes=_MEMORY_BYTES,
         )
-        self._listeners = Listeners(self._engine)
+        self._ports = HttpPorts(self._engine)
 
     async def listen(self, hosts: Sequence[str], port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open the listeners, all on one port; return the port."""
-        return await self._listeners.open(hosts, port, tls)
+        return await self._ports.open(hosts, port, tls)
 
     async def close(self) -> None:
         """Close the listeners and abort all connections."""
-        await self._listeners.close()
+        await self._ports.close()
         for connection in list(self._engine.connections):
             connection.transport.abort()
 

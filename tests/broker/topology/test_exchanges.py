@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.topology.exchange_kinds import Kind
+from holtmq.broker.topology.exchange_kinds import ExchangeKind
 from holtmq.broker.topology.exchanges import (
     Exchange,
     equivalence_error,
@@ -138,7 +138,9 @@ def test_a_refused_binding_leaves_nothing_behind() -> None:
     assert x.route("k") == []
 
 
-@pytest.mark.parametrize(("kind", "key"), [(kind.value, "1") for kind in Kind if kind is not Kind.DELAYED])
+@pytest.mark.parametrize(
+    ("kind", "key"), [(kind.value, "1") for kind in ExchangeKind if kind is not ExchangeKind.DELAYED]
+)
 def test_binding_again_is_a_no_op_and_unbinding_undoes_it(kind: str, key: str) -> None:
     x = exchange(kind)
 
@@ -251,7 +253,7 @@ def test_a_delayed_exchange_routes_as_its_inner_type() -> None:
     x.bind(A, "*.b")
 
     assert x.is_delayed
-    assert x.inner_kind is Kind.TOPIC
+    assert x.inner_kind is ExchangeKind.TOPIC
     assert names(x.route("a.b")) == ["a"]
 
 

@@ -17,7 +17,7 @@ from holtmq.broker.errors import Conflict
 from holtmq.broker.topology.consistent_hash import MAX_TOTAL_WEIGHT, HashRing, parse_weight
 from holtmq.broker.topology.destinations import Identity, Q, Table
 from holtmq.broker.topology.equivalence import shown
-from holtmq.broker.topology.exchange_kinds import Kind
+from holtmq.broker.topology.exchange_kinds import ExchangeKind
 from holtmq.broker.topology.headers_match import HeadersPattern, comparable
 from holtmq.broker.topology.topic_trie import TopicTrie
 
@@ -220,19 +220,19 @@ class HashIndex(ChoosingIndex[Q]):
         return () if owner is None else (owner,)
 
 
-def make_index(kind: Kind, arguments: Table) -> BindingIndex[Q]:
+def make_index(kind: ExchangeKind, arguments: Table) -> BindingIndex[Q]:
     match kind:
-        case Kind.FANOUT | Kind.RECENT_HISTORY:
+        case ExchangeKind.FANOUT | ExchangeKind.RECENT_HISTORY:
             return _FanoutIndex()
-        case Kind.TOPIC:
+        case ExchangeKind.TOPIC:
             return TopicIndex()
-        case Kind.HEADERS:
+        case ExchangeKind.HEADERS:
             return _HeadersIndex()
-        case Kind.CONSISTENT_HASH:
+        case ExchangeKind.CONSISTENT_HASH:
             return HashIndex(arguments)
-        case Kind.RANDOM:
+        case ExchangeKind.RANDOM:
             return _RandomIndex()
-        case Kind.MODULUS_HASH:
+        case ExchangeKind.MODULUS_HASH:
             return _ModulusIndex()
         case _:
             return _DirectIndex()

@@ -11,7 +11,7 @@ from holtmq.broker.topology.destinations import Table
 from holtmq.broker.topology.equivalence import shown
 
 
-class Kind(Enum):
+class ExchangeKind(Enum):
     DIRECT = "direct"
     FANOUT = "fanout"
     TOPIC = "topic"
@@ -25,20 +25,22 @@ class Kind(Enum):
 
 # Name, kind, internal. They exist in every vhost, are durable and cannot be deleted.
 PREDECLARED: Final = (
-    ("", Kind.DIRECT, False),
-    ("amq.direct", Kind.DIRECT, False),
-    ("amq.fanout", Kind.FANOUT, False),
-    ("amq.topic", Kind.TOPIC, False),
-    ("amq.headers", Kind.HEADERS, False),
-    ("amq.match", Kind.HEADERS, False),
-    ("amq.rabbitmq.trace", Kind.TOPIC, True),
+    ("", ExchangeKind.DIRECT, False),
+    ("amq.direct", ExchangeKind.DIRECT, False),
+    ("amq.fanout", ExchangeKind.FANOUT, False),
+    ("amq.topic", ExchangeKind.TOPIC, False),
+    ("amq.headers", ExchangeKind.HEADERS, False),
+    ("amq.match", ExchangeKind.HEADERS, False),
+    ("amq.rabbitmq.trace", ExchangeKind.TOPIC, True),
 )
 
 
-def delayed_kind(arguments: Table) -> Kind:
+def delayed_kind(arguments: Table) -> ExchangeKind:
     """How a delayed exchange routes; raises Conflict when its arguments do not say."""
     wanted = arguments.get("x-delayed-type")
-    kind = next((kind for kind in Kind if kind.value == wanted and kind is not Kind.DELAYED), None)
+    kind = next(
+        (kind for kind in ExchangeKind if kind.value == wanted and kind is not ExchangeKind.DELAYED), None
+    )
     if kind is None:
         raise Conflict(
             "Invalid argument, 'x-delayed-type' must be an existing exchange type, "

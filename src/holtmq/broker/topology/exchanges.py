@@ -22,7 +22,7 @@ from holtmq.broker.topology.binding_indexes import (
 from holtmq.broker.topology.consistent_hash import parse_weight
 from holtmq.broker.topology.destinations import Identity, Q, Table
 from holtmq.broker.topology.equivalence import argument_difference, field_difference, shown, type_name
-from holtmq.broker.topology.exchange_kinds import PREDECLARED, Kind, delayed_kind
+from holtmq.broker.topology.exchange_kinds import PREDECLARED, ExchangeKind, delayed_kind
 from holtmq.broker.topology.recent_history import LENGTH_ARGUMENT, RecentHistory
 from holtmq.broker.topology.topic_trie import TopicTrie
 
@@ -89,7 +89,13 @@ class Exchange(Generic[Q]):
     )
 
     def __init__(
-        self, name: str, kind: Kind, durable: bool, auto_delete: bool, internal: bool, arguments: Table
+        self,
+        name: str,
+        kind: ExchangeKind,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: Table,
     ) -> None:
         self.name = name
         self.kind = kind
@@ -97,14 +103,16 @@ class Exchange(Generic[Q]):
         self.auto_delete = auto_delete
         self.internal = internal
         self.arguments = arguments
-        self.inner_kind = delayed_kind(arguments) if kind is Kind.DELAYED else kind
-        hashed = self.inner_kind is Kind.CONSISTENT_HASH
+        self.inner_kind = delayed_kind(arguments) if kind is ExchangeKind.DELAYED else kind
+        hashed = self.inner_kind is ExchangeKind.CONSISTENT_HASH
         # Whether a route depends on more than the routing key; then callers must not cache it by key.
-        self.needs_headers = self.inner_kind is Kind.HEADERS or (hashed and "hash-header" in arguments)
+        self.needs_headers = self.inner_kind is ExchangeKind.HEADERS or (
+            hashed and "hash-header" in arguments
+        )
         self.needs_properties = hashed and "hash-property" in arguments
-        self.history = RecentHistory(arguments) if self.inner_kind is Kind.RECENT_HISTORY else None
+        self.history = RecentHistory(arguments) if self.inner_kind is ExchangeKind.RECENT_HISTORY else None
         # For each message, even with equal keys and headers; or each message must be seen, not only its key.
-        self.varies = self.inner_kind in (Kind.RANDOM, Kind.RECENT_HISTORY)
+        self.varies = self.inner_kind in (ExchangeKind.RANDOM, ExchangeKind.RECENT_HISTORY)
         self._index: BindingIndex[Q] = make_index(self.inner_kind, arguments)
         self._bindings: dict[Identity, Binding[Q]] = {}
         self._by_destination: dict[tuple[bool, str], dict[Identity, Binding[Q]]] = {}
@@ -136,7 +144,7 @@ class Exchange(Generic[Q]):
     @property
     def is_delayed(self) -> bool:
         """A message with a positive ``x-delay`` waits here before it is routed."""
-        return self.kind is Kind.DELAYED
+        return self.kind is ExchangeKind.DELAYED
 
     @property
     def is_unused(self) -> bool:
@@ -292,7 +300,7 @@ class Exchange(Generic[Q]):
 
 def make_exchange(
     name: str,
-    kind: str | Kind,
+    kind: str | ExchangeKind,
     durable: bool = True,
     auto_delete: bool = False,
     internal: bool = False,
@@ -300,7 +308,7 @@ def make_exchange(
 ) -> Exchange[Q]:
     """Create an exchange. Raises Conflict for an unknown type or an invalid argument."""
     try:
-        known = Kind(kind)
+        known = ExchangeKind(kind)
     except ValueError:
         raise Conflict(f"unknown exchange type '{kind}'") from None
     arguments = dict(arguments or {})

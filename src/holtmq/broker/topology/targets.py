@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.topology.destinations import Queue
-from holtmq.broker.topology.exchange_kinds import Kind
+from holtmq.broker.topology.exchange_kinds import ExchangeKind
 from holtmq.broker.topology.exchanges import Binding, Exchange
 from holtmq.broker.topology.topic_automaton import TopicAutomaton
 from holtmq.broker.work.work_queue import WorkQueue
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holtmq.broker.topology.vhost import VHost
 
 _SETS_MAX: Final = 4_096
-_SHORT_WAY: Final = (Kind.DIRECT, Kind.FANOUT, Kind.TOPIC)
+_SHORT_WAY: Final = (ExchangeKind.DIRECT, ExchangeKind.FANOUT, ExchangeKind.TOPIC)
 
 
 def durable_ids(queues: Iterable[Queue]) -> bytes:
@@ -86,7 +86,7 @@ class ExchangeTargets:
         self._by_key.clear()
         self._fanout.clear()
         exchange = self._exchange
-        topic = exchange.kind is Kind.TOPIC
+        topic = exchange.kind is ExchangeKind.TOPIC
         self._automaton = TopicAutomaton(exchange.topics) if topic and exchange.topics is not None else None
 
     def forget_queue(self, name: str) -> None:
@@ -112,7 +112,7 @@ class ExchangeTargets:
         exchange = self._exchange
         if exchange.kind not in _SHORT_WAY:
             return None
-        if exchange.kind is Kind.FANOUT:
+        if exchange.kind is ExchangeKind.FANOUT:
             if not self._fanout:
                 self._fanout.append(self._of(exchange.route("")))
             return self._fanout[0]

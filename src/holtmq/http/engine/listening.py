@@ -18,7 +18,7 @@ _SWEEP_SECONDS: Final = 1.0
 _HANDSHAKE_SECONDS: Final = 10.0  # for TLS
 
 
-class Listeners:
+class HttpPorts:
     """The listening sockets of one engine. ``open`` once for each port, ``close`` once."""
 
     def __init__(self, engine: Engine) -> None:

@@ -13,7 +13,7 @@ from holtmq import __version__
 from holtmq.auth.attempts import Attempts, Protocol
 from holtmq.broker.figures.client_counts import CHURN
 from holtmq.broker.figures.queue_figures import Totals
-from holtmq.broker.topology.exchange_kinds import Kind
+from holtmq.broker.topology.exchange_kinds import ExchangeKind
 from holtmq.http.engine.clients import ConnectionRow
 from holtmq.http.engine.context import NODE
 from holtmq.http.engine.endpoints import CHANGED, Call, Reply
@@ -170,7 +170,7 @@ def _node(call: Call) -> dict[str, object]:
 
 
 def _exchange_types() -> list[dict[str, object]]:
-    return [{"name": kind.value, "description": kind.value, "enabled": True} for kind in Kind]
+    return [{"name": kind.value, "description": kind.value, "enabled": True} for kind in ExchangeKind]
 
 
 async def connections(call: Call) -> Rows:
