@@ -13,6 +13,7 @@ import asyncio
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import uvloop
 
 from holtmq.journal import FileJournal, JournalFailed, JournalOptions, open_journal
 from holtmq.journal.checksum import crc32
+from holtmq.process import SWITCH_SECONDS
 
 MESSAGE = 20
 _KIND = bytes([MESSAGE])
@@ -219,6 +221,7 @@ def main() -> None:
         "--folder", type=Path, default=None, help="where to write; default: a temporary folder"
     )
     options = parser.parse_args()
+    sys.setswitchinterval(SWITCH_SECONDS)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         figures = measure(Path(name), quick=options.quick)
     print(f"{'payload':>8} {'batch':>6} {'commit':>7} {'journal/s':>12} {'bare/s':>12} {'ratio':>6}", end="")

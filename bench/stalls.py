@@ -1,8 +1,8 @@
 """How long one request holds the broker's loop: the worst of what a client can ask for, in CPU time.
 
 Owns: the requests and the meter. Must not touch: the broker's insides beyond its loop. A loop that is always
-busy with the meter notes how much CPU each of its rounds took; the worst round is the stall, since whoever
-else is connected waits for its end. CPU time, because a busy machine must not look like a slow broker.
+busy with the meter notes how much CPU each of its rounds took; the worst round is the stall: all other
+clients wait for its end. CPU time, because a busy machine must not look like a slow broker.
 
     python -m bench.stalls [--scale 1.0] [--only NAME]
 """
@@ -153,8 +153,8 @@ def delayed(site: Site, count: int) -> Callable[[], object]:
     site.channel.queue_declare("q", passive=True)
 
     def the_clock_is_set_forward(node: Node) -> None:
-        node.turns._clock = lambda: time.time() + 7_200
-        node.turns.tick()
+        node.scheduler._clock = lambda: time.time() + 7_200
+        node.scheduler.tick()
 
     def wait() -> None:
         site.topology(the_clock_is_set_forward)

@@ -24,7 +24,7 @@ from certificates import Certificates
 def serving(
     folder: Path, **settings: str
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, object], list[str]]]:
-    """``holt serve`` until the block ends: the process, its ready entry, its banner and log so far."""
+    """``holt serve`` until the block ends: the process, its ready entry, its log so far."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLT_")}
     fixed = {"DATA_DIR": str(folder / "data"), "LOG_FORMAT": "json"}
     for name in ("AMQP", "HTTP"):
@@ -90,9 +90,11 @@ def test_without_plain_listeners_there_is_tls_alone(tmp_path: Path, certificates
 
 
 def test_the_ready_entry_names_every_listener(tmp_path: Path, certificates: Certificates) -> None:
-    with serving(tmp_path, **tls_settings(*certificates.issue("broker"))) as (_, ready, _lines):
+    with serving(tmp_path, **tls_settings(*certificates.issue("broker"))) as (_, ready, lines):
         pass
 
+    entries = [json.loads(line) for line in lines]  # a log in JSON has no other lines
+    assert (entries[0]["message"], entries[0]["data"]) == ("starting", str(tmp_path / "data"))
     names = {"amqp": "amqp_port", "amqps": "amqps_port", "http": "http_port", "https": "https_port"}
     assert ready["listeners"] == " ".join(f"{name}://127.0.0.1:{ready[port]}" for name, port in names.items())
 

@@ -11,9 +11,12 @@ from holtmq.amqp.channel import Channel
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.connection import Connection
 from holtmq.amqp.consumer import Consumer
+from holtmq.amqp.consuming import Getting
 from holtmq.amqp.errors import ConnectionFault
 from holtmq.amqp.protocol import AmqpProtocol
 from holtmq.amqp.server import AmqpServer
+from holtmq.broker.work.leases import Holder
+from holtmq.broker.work.timed_leases import Loan
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.clients import (
     ChannelDetails,
@@ -21,6 +24,7 @@ from holtmq.http.engine.clients import (
     ClientRow,
     ConnectionRow,
     ConsumerRow,
+    HolderRow,
     PeerRow,
     QueueName,
 )
@@ -70,6 +74,14 @@ class AmqpClients:
             if isinstance(one, Consumer) and isinstance(one.channel.connection.hooks, AmqpProtocol):
                 rows.append(_consumer_row(one.channel.connection.hooks, one))
         return rows
+
+    def other_holders_of(self, vhost: str, queue: str) -> list[HolderRow]:
+        """Those that hold messages of one queue and are none of its consumers."""
+        broker = self._server.broker
+        home = broker.vhosts.get(vhost)
+        found = home.queues.get(queue) if home is not None else None
+        rows = [] if found is None else map(_holder_row, broker.other_holders.of(found.id))
+        return [row for row in rows if row is not None]
 
     def counts(self) -> tuple[int, int]:
         """How many connections and channels there are."""
@@ -159,8 +171,9 @@ def _client_row(protocol: AmqpProtocol) -> ClientRow:
             settled += last - held
         unacked += held
         consumers += len(channel.consumers)
-        for consumer in channel.consumers.values() if held else ():
-            since = consumer.held_since_ms()
+        holders = (*channel.consumers.values(), *channel.consuming.other_holders()) if held else ()
+        for holder in holders:
+            since = holder.held_since_ms()
             if since is not None and (held_since is None or since < held_since):
                 held_since = since
     return ClientRow(
@@ -219,6 +232,43 @@ def _consumer_row(protocol: AmqpProtocol, consumer: Consumer) -> ConsumerRow:
         messages_unacknowledged=len(consumer.held),
         held_since=consumer.held_since_ms(),
         client_name=_given_name(protocol.connection),
+    )
+
+
+def _holder_row(holder: Holder) -> HolderRow | None:
+    since = holder.held_since_ms()
+    if since is None:
+        return None
+    if isinstance(holder, Loan):
+        return HolderRow(
+            kind="lease",
+            consumer=holder.name,
+            connection="",
+            channel=None,
+            client="",
+            user=holder.worker.user,
+            host=holder.worker.host,
+            unacked=len(holder.held),
+            since=since,
+            expires=holder.expires_ms,
+        )
+    if not isinstance(holder, Getting | Consumer):
+        return None
+    channel = holder.channel
+    protocol = channel.connection.hooks
+    if not isinstance(protocol, AmqpProtocol):
+        return None
+    host, port = _address(protocol, "peername")
+    return HolderRow(
+        kind="cancelled" if isinstance(holder, Consumer) else "get",
+        consumer=holder.tag if isinstance(holder, Consumer) else "",
+        connection=_name(protocol),
+        channel=channel.number,
+        client=_given_name(channel.connection),
+        user=channel.connection.user_name,
+        host=f"{host}:{port}",
+        unacked=len(holder.held),
+        since=since,
     )
 
 

@@ -1,7 +1,7 @@
 """A node: journal, broker and listeners, from start to graceful stop.
 
 Owns: the order of starting and stopping, and which part calls which: all callbacks are wired here. Must not
-touch: rules and protocols. The work of a turn is in ``turns.py``, regular work in ``upkeep/``.
+touch: rules and protocols. The work of a turn is in ``turn_scheduler.py``, regular work in ``upkeep/``.
 
 Over 400 lines: the parts are made and connected in one place.
 """
@@ -34,12 +34,11 @@ from holtmq.descriptors import affordable_sockets
 from holtmq.first_start import put_defaults
 from holtmq.heap import FreedMemory
 from holtmq.http.engine.authentication import RequestAuthenticator
-from holtmq.http.engine.context import Context, ReplicaState
+from holtmq.http.engine.context import NODE, Context, ReplicaState
 from holtmq.http.engine.history import History
 from holtmq.http.engine.sessions import Sessions
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.hot_routes import HotApis
-from holtmq.http.management.call import NODE
 from holtmq.http.management.runtime import cluster_name
 from holtmq.http.server import HttpServer
 from holtmq.journal import (
@@ -55,7 +54,7 @@ from holtmq.password_upgrades import PasswordUpgrades
 from holtmq.replica_life import ReplicaLife
 from holtmq.shovel.destination import Inside
 from holtmq.shovel.shovels import ShovelService
-from holtmq.turns import Turns, all_appended_is_durable
+from holtmq.turn_scheduler import TurnScheduler, all_appended_is_durable
 from holtmq.upkeep.alarms import LOW_ON_DISK, Alarms
 from holtmq.upkeep.checkpoints import Checkpoints
 from holtmq.upkeep.retention import Retention
@@ -93,7 +92,7 @@ class Node:
         self.broker: Broker
         self.partitioned: PartitionedService
         self.sampler: Sampler
-        self.turns: Turns
+        self.scheduler: TurnScheduler
         self.alarms: Alarms
         self.checkpoints: Checkpoints
         self.scrubber: Scrubber
@@ -120,7 +119,7 @@ class Node:
     async def start(self) -> None:
         """Recover, then listen."""
         self._loop = asyncio.get_running_loop()
-        self.turns = self._make_turns(self._loop)
+        self.scheduler = self._make_scheduler(self._loop)
         began = self._loop.time()
         self.started_at = self.clock()
         if self.config.tracing.enabled:
@@ -129,7 +128,7 @@ class Node:
             if self.disk is None:
                 start_checks.make_private(self.config.data.dir)
             options = journal_options(self.config)
-            self.replica = ReplicaLife(self.config, options, self.disk, self.turns.defer_commit)
+            self.replica = ReplicaLife(self.config, options, self.disk, self.scheduler.defer_commit)
             await self._own_log(self.replica)
         else:
             self._open_broker()
@@ -145,20 +144,20 @@ class Node:
             self.broker,
             amqp_settings(self.config),
             Limits(most, self.config.amqp.handshake_timeout),
-            self.turns.wake,
-            self.turns.refresh_clock,
+            self.scheduler.wake,
+            self.scheduler.refresh_clock,
             Connection if self.tracing is None else self.tracing.connect,
             self._verifier,
         )
         self._password_upgrades = PasswordUpgrades(self.broker, self.amqp.verified)
         self._prepare_upkeep()
-        self.turns.flush, self.turns.on_end = self.amqp.flush, self._retention.plan_if_needed
+        self.scheduler.flush, self.scheduler.on_end = self.amqp.flush, self._retention.plan_if_needed
         self.broker.access.on_expelled = self.amqp.expel
-        self.broker.flow.on_dirty = self.partitioned.line.on_dirty = self.turns.wake
-        self.partitioned.line.at = self.turns.at
+        self.broker.flow.on_dirty = self.partitioned.line.on_dirty = self.scheduler.wake
+        self.partitioned.line.at = self.scheduler.at
         self.partitioned.plan_timed()
         self._retention.plan_cleanup()
-        self.turns.wake()
+        self.scheduler.wake()
         await self.listeners.open_amqp(self.amqp)
         self.shovels = self._shovel_service()
         apis = HotApis() if self.tracing is None else self.tracing.apis
@@ -193,13 +192,13 @@ class Node:
             },
         )
 
-    def _make_turns(self, loop: asyncio.AbstractEventLoop) -> Turns:
-        return Turns(loop, self.clock)
+    def _make_scheduler(self, loop: asyncio.AbstractEventLoop) -> TurnScheduler:
+        return TurnScheduler(loop, self.clock)
 
     def _open_broker(self) -> None:
         loop, config = self._loop, self.config
         if config.data.memory:
-            self._build_broker(MemoryJournal(self.turns.defer_commit))
+            self._build_broker(MemoryJournal(self.scheduler.defer_commit))
         else:
             if self.disk is None:
                 start_checks.make_private(config.data.dir)
@@ -207,7 +206,7 @@ class Node:
                 config.data.dir,
                 journal_options(config),
                 disk=self.disk,
-                defer=self.turns.defer_commit,
+                defer=self.scheduler.defer_commit,
                 notify=loop.call_soon_threadsafe,
                 later=loop.call_later,
             )
@@ -233,11 +232,11 @@ class Node:
         self._streams = self.broker.attach(self.partitioned)
         self.broker.flow.damage.on_found = log_damage
         self.broker.flow.damage.on_lost = log_lost
-        self.turns.attach(self.broker.flow, self.partitioned)
+        self.scheduler.attach(self.broker.flow, self.partitioned)
 
     def _prepare_upkeep(self) -> None:
         config, parts = self.config, (self.journal, self.broker, self.partitioned)
-        clock, wake = self.clock, self.turns.wake
+        clock, wake = self.clock, self.scheduler.wake
         self.alarms = Alarms(config, *parts, self.amqp, freed=self._freed, has_folder=self._has_folder)
         self.checkpoints = Checkpoints(*parts, every_bytes=config.journal.checkpoint_bytes, clock=clock)
         self.scrubber = Scrubber(config.data.dir, *parts, checkpoint=self.checkpoints.make, wake=wake)
@@ -259,7 +258,7 @@ class Node:
     async def _own_log(self, replica: ReplicaLife) -> None:
         fold = await replica.own(self._begin_fold, tls_context)
         self.listeners.ports.update(replica.ports)
-        self.turns.refresh_clock()
+        self.scheduler.refresh_clock()
         self.recovered_records = fold.finish()
         self._complete_broker()
 
@@ -277,7 +276,9 @@ class Node:
         )
 
     def _shovel_service(self) -> ShovelService:
-        inside = Inside(self.broker, lambda: self.amqp.alarm, self.turns.refresh_clock, self.turns.wake)
+        inside = Inside(
+            self.broker, lambda: self.amqp.alarm, self.scheduler.refresh_clock, self.scheduler.wake
+        )
         return ShovelService(
             inside, self.amqp.connect_inside, self.clock, NODE, lambda: cluster_name(self.broker)
         )
@@ -290,7 +291,7 @@ class Node:
             self.journal,
             self.clock,
             self.health,
-            self.turns.wake,
+            self.scheduler.wake,
             self._request_authenticator(),
             self.started_at,
             History(self.partitioned.counters),
@@ -316,7 +317,7 @@ class Node:
 
     async def settle(self) -> None:
         """Wait until no turn is due and all that was appended is durable (or never will be)."""
-        await self.turns.settle(self.journal)
+        await self.scheduler.settle(self.journal)
 
     def stop_waiting(self) -> None:
         """Make ``start`` stop waiting for the log; it raises StoppedWaiting."""
@@ -334,7 +335,7 @@ class Node:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self.turns.stop()
+        self.scheduler.stop()
         self.loop_watch.stop()
         await self._password_upgrades.stop()
         self.broker.flow.turn()
@@ -360,7 +361,7 @@ class Node:
                 self._watch_replica(self.replica)
             self.alarms.check()
             self.checkpoint_if_due()
-            self.turns.tick_if_late()
+            self.scheduler.tick_if_late()
             if self.journal.failed is None:
                 self.partitioned.drain_spool(self.clock())  # messages left by a full queue or a restart
                 for _ in self.partitioned.staging.finish(self.clock()):

@@ -1,4 +1,4 @@
-"""Publishes to streams through a connection: what one read brings is one push, and nobody can tell.
+"""Publishes to streams through a connection: the publishes of one read are one push, with the same results.
 
 Owns: order, confirms, refusals and what is kept of an envelope, without a socket. No clock.
 """

@@ -281,7 +281,7 @@ class Bench:
         self.turn()
 
     def session(self) -> Session:
-        """Somebody to hold leases."""
+        """A holder of leases."""
         return Session(self)
 
     def turn(self) -> None:

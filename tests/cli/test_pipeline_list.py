@@ -35,4 +35,4 @@ def test_an_address_where_no_broker_is_gets_an_error_not_a_traceback() -> None:
     listed = CliRunner().invoke(main, ["pipeline", "list", "--url", "http://127.0.0.1:1"])
 
     assert listed.exit_code == 1
-    assert "did not answer" in listed.output
+    assert "no broker answers at" in listed.output

@@ -38,5 +38,5 @@ def sync_client(broker: TestBroker) -> Iterator[SyncClient]:
 
 @pytest.fixture
 def name() -> str:
-    """A queue nobody else uses."""
+    """A queue of its own."""
     return f"q-{uuid4()}"

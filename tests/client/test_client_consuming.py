@@ -322,7 +322,7 @@ async def test_nothing_more_is_started_under_a_lease_known_to_be_lost(
     async def handler(message: Message) -> None:
         seen.append(message.data)
         if len(seen) == 1:
-            await client.group("g").seek(name)  # somebody moves the group: its leases end
+            await client.group("g").seek(name)  # an operator moves the group: its leases end
             await until(lambda: "a lease ended before its messages were handled" in caplog.messages)
 
     queue = client.queue(name).group("g").batch(3).each()

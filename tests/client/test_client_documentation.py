@@ -74,7 +74,7 @@ def test_every_example_prints_what_the_page_says(page: str, tmp_path: Path) -> N
             elif example.language == "sh":
                 printed.write(run_shell(code, tmp_path))
             else:
-                raise AssertionError(f"{page}:{example.line}: nobody runs {example.language}")
+                raise AssertionError(f"{page}:{example.line}: no runner for {example.language}")
 
             where = f"{page}:{example.line} printed\n{printed.getvalue()}"
             assert prints(example, printed.getvalue()), where

@@ -129,7 +129,7 @@ class Gone(Exception):
 
 
 class HttpPeer:
-    """One kept-alive HTTP connection. What breaks it is ``Gone``: nobody knows what came of the last call."""
+    """One kept-alive HTTP connection. ``Gone``: it broke, and the result of the last call is unknown."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

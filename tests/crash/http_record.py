@@ -31,12 +31,12 @@ class Message:
 
 
 class Record:
-    """See the module."""
+    """All messages that were pushed, and what is known of each."""
 
     def __init__(self) -> None:
         self.messages: dict[str, Message] = {}
         self.answered: Counter[str] = Counter()  # what kinds of call were answered
-        self.doubts = 0  # calls whose answer nobody got
+        self.doubts = 0  # calls without an answer
         self._places: dict[str, list[Message]] = {}
         self._copies = 0
 
@@ -54,7 +54,7 @@ class Record:
             self.messages[name].promised = True
 
     def delivered(self, names: list[str], holder: str, *, ordered: bool) -> None:
-        """A pop was answered with these; in order and from nobody's hands, or it is a bug."""
+        """A pop returned these. They must be in order and not leased to another client."""
         for name in names:
             message = self.messages[name]
             assert not message.holder, f"{name} is with {message.holder} and was given to {holder}"
@@ -125,7 +125,7 @@ class Record:
         known: set[tuple[str, str]] = set()
         for message in self.messages.values():
             known |= self._judge(message, message.id in left.get(message.place, ()), where)
-        assert where <= known, f"copies that nobody made: {sorted(where - known)[:5]}"
+        assert where <= known, f"unexpected copies: {sorted(where - known)[:5]}"
 
     @staticmethod
     def _judge(message: Message, is_left: bool, where: set[tuple[str, str]]) -> set[tuple[str, str]]:

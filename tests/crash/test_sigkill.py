@@ -206,7 +206,7 @@ async def check(port: int, record: Record) -> None:
         assert numbers == sorted(numbers), f"publisher {publisher}'s messages changed their order"
     assert record.marks_confirmed <= set(marks)
     assert len(marks) == len(set(marks))
-    # What came through although nobody was told may stay; from now on the record knows it.
+    # Messages that were stored without a confirm may stay; the record includes them from now on.
     record.acked &= record.acked - held
 
 

@@ -2,7 +2,8 @@
 
 Owns: the load. Pushes, pops, acks, nacks, renewals, transactions, on partitioned queues and work queues and
 over both at once. The record judges: nothing answered is lost or undone, nothing is half done, each partition
-keeps its order, nobody gets what somebody holds. HOLT_TEST_CRASH_ROUNDS and HOLT_TEST_CRASH_SEED as for AMQP.
+keeps its order, no pop returns what another lease holds. HOLT_TEST_CRASH_ROUNDS and HOLT_TEST_CRASH_SEED are
+as for AMQP.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Round:
         self.enough = asyncio.Event()
 
     async def run(self, kill: asyncio.Task[None]) -> None:
-        """Until everybody has noticed that the broker is gone."""
+        """Until all clients have noticed that the broker is gone."""
         clients = [self._client(self._push, place) for place in (*PARTITIONS, WORK_PLACE)]
         for queue, count in WORKERS.items():
             clients += [self._client(self._work, queue, f"{queue}{n}") for n in range(count)]

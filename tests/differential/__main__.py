@@ -86,19 +86,27 @@ def shortened(steps: list[Step], differs: Callable[[list[Step]], bool]) -> list[
 @click.option("--seeds", default=100, show_default=True, help="How many.")
 @click.option("--length", default=40, show_default=True, help="Steps of a sequence.")
 @click.option("--shorten", default=5, show_default=True, help="How many differences to shorten.")
+@click.option("--running", nargs=2, type=int, help="AMQP and HTTP port of a RabbitMQ on this machine.")
 @click.option("--record", is_flag=True, help="Write the sequences with RabbitMQ's replies to recorded.json.")
-def main(first: int, seeds: int, length: int, shorten: int, record: bool) -> None:
+def main(
+    first: int, seeds: int, length: int, shorten: int, running: tuple[int, int] | None, record: bool
+) -> None:
     """Compare; every difference is shown with the shortest sequence that shows it, and the status is 1."""
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # RabbitMQ is a process of its own: end it, too
     found, kept = 0, []
     with tempfile.TemporaryDirectory() as folder:
-        other = started(Path(folder) / "rabbitmq")
+        other = None
+        if running is None:
+            other = started(Path(folder) / "rabbitmq")
+            running = other.amqp_port, other.http_port
+        amqp_port, http_port = running
+        http_url = f"http://127.0.0.1:{http_port}"
         try:
             with TestBroker(config=load({"HOLT_PROFILE": "rabbitmq"}).config) as broker:
                 ours = on_holt(broker)
-                theirs = on_broker(other.amqp_port, other.http_url, _SETTLE_SECONDS)
-                slowly = on_broker(other.amqp_port, other.http_url, _SETTLE_SECONDS * 6)
+                theirs = on_broker(amqp_port, http_url, _SETTLE_SECONDS)
+                slowly = on_broker(amqp_port, http_url, _SETTLE_SECONDS * 6)
 
                 def differs(steps: list[Step]) -> bool:
                     return first_difference(slowly(steps), ours(steps)) is not None
@@ -114,7 +122,8 @@ def main(first: int, seeds: int, length: int, shorten: int, record: bool) -> Non
                     elif at is None:
                         kept.append({"seed": seed, "steps": steps, "seen": seen})
         finally:
-            other.stop()
+            if other is not None:
+                other.stop()
     if record:
         RECORDED.write_text("[\n" + ",\n".join(json.dumps(one) for one in kept) + "\n]\n")
     click.echo(f"{seeds} sequences of {length} steps from seed {first}: {found} differ")

@@ -2,7 +2,8 @@
 
 Owns: connections and channels, which deliveries are unsettled, the normal form of what is compared. Must not
 touch: which broker it is. After each step every open channel asks for a reply, behind which nothing of the
-step is left on the way; ``settle_seconds`` is for a broker whose queues are processes of their own.
+step is left on the way, and confirms that are due are waited for; ``settle_seconds`` is for a broker whose
+queues are processes of their own.
 """
 
 import time
@@ -25,6 +26,7 @@ from holtmq.amqp.methods import (
     ChannelCloseOk,
     ChannelOpen,
     ChannelOpenOk,
+    ConfirmSelectOk,
     ConnectionClose,
     ConnectionCloseOk,
     ExchangeDeclare,
@@ -38,7 +40,7 @@ from holtmq.wire.tables import Timestamp
 Seen = dict[str, Any]  # plain JSON
 
 _BY_NAME: Final = {kind.name: kind for kind in METHODS}
-_WITHOUT_REPLY: Final = ("basic.publish", "basic.ack", "basic.nack", "basic.reject")
+_WITHOUT_REPLY: Final = ("basic.publish", "basic.ack", "basic.nack", "basic.reject", "basic.recover-async")
 _WORDS: Final = 2  # of a refusal's text: the rest names the same things in other words
 _NEWER: Final = ("x-last-death-", "x-delivery-count")  # headers since RabbitMQ 3.13, or no longer since then
 
@@ -47,7 +49,8 @@ _NEWER: Final = ("x-last-death-", "x-delivery-count")  # headers since RabbitMQ 
 class _Channel:
     is_open: bool = False
     unsettled: list[int] = field(default_factory=list)
-    confirmed: int = 0  # highest tag that a confirm with ``multiple`` has covered
+    published: int | None = None  # since confirms were selected; None: they were not
+    confirmed: set[int] = field(default_factory=set)
 
 
 class Player:
@@ -75,6 +78,7 @@ class Player:
         if self._open(where, number):
             reply = self._do(where, number, step)
         self._barrier()  # the broker has read the step; what it causes on other connections comes by the next
+        self._wait_for_confirms()
         if self._settle_seconds:
             time.sleep(self._settle_seconds)
         self._barrier()
@@ -105,6 +109,8 @@ class Player:
         channel = self._channels[where, number]
         if step["do"] == "basic.publish":
             properties, body = Properties(**fields.pop("properties")), fields.pop("body").encode()
+            if channel.published is not None:
+                channel.published += 1
             peer.send_content(number, kind(**fields), properties, body)
             return None
         if "pick" in fields:
@@ -117,7 +123,7 @@ class Player:
             self._gone(where)
             return "closed"
         peer.send(number, kind(**fields))
-        if step["do"] in _WITHOUT_REPLY:
+        if step["do"] in _WITHOUT_REPLY or step.get("no_wait"):
             return None
         if step["do"] == "basic.get":
             self._wait(where, number, BasicGetOk, BasicGetEmpty)
@@ -125,7 +131,24 @@ class Player:
         got = self._wait(where, number, _BY_NAME[step["do"] + "-ok"])
         if step["do"] == "channel.close" and isinstance(got, ChannelCloseOk):
             self._channels[where, number] = _Channel()
+        if isinstance(got, ConfirmSelectOk) and channel.published is None:
+            channel.published = 0
         return self._reply
+
+    def _wait_for_confirms(self) -> None:
+        """Every publish is confirmed, but one for a durable queue only after the broker's disk has it."""
+        for (where, number), channel in list(self._channels.items()):
+            while (
+                self._channels.get((where, number)) is channel
+                and channel.published is not None
+                and len(channel.confirmed) < channel.published
+            ):
+                got = self._peers[where].read()
+                if got is None:
+                    self._note(where, 0, "socket closed")
+                    self._gone(where)
+                    return
+                self._take(where, got)
 
     def _wait(self, where: int, number: int, *kinds: type[Method]) -> Method | None:
         """Read until this reply; what else comes is an event. None: the channel or connection ended."""
@@ -165,11 +188,10 @@ class Player:
             case BasicDeliver(delivery_tag=tag) if channel is not None:
                 channel.unsettled.append(tag)
             case BasicAck(tag, multiple) | BasicNack(tag, multiple) if channel is not None:
-                tags = range(channel.confirmed + 1, tag + 1) if multiple else [tag]
-                if multiple:
-                    channel.confirmed = max(channel.confirmed, tag)
-                for one in tags:
+                tags = set(range(1, tag + 1)) if multiple else {tag}
+                for one in sorted(tags - channel.confirmed):
                     self._note(where, got.channel, [method.name, one])
+                channel.confirmed |= tags
                 return
         self._note(where, got.channel, _plain(got))
 

@@ -19,6 +19,9 @@ BIND_ARGUMENTS: Final[tuple[dict[str, object], ...]] = (
     {"x-match": "any", "h": 1},
     {"x-match": "all", "h": 1, "g": "x"},
     {"h": 2},
+    {"x-match": "any", "h": 1, "g": None},
+    {"x-match": "all-with-x", "x-h": 1},
+    {"x-match": "any-with-x", "x-h": 1, "h": 2},
 )
 QUEUE_ARGUMENTS: Final[tuple[dict[str, object], ...]] = (
     {},
@@ -40,7 +43,12 @@ QUEUE_ARGUMENTS: Final[tuple[dict[str, object], ...]] = (
     {"x-max-priority": 5},
     {"x-max-priority": 5, "x-max-length": 2, "x-dead-letter-exchange": "e1"},
     {"x-single-active-consumer": True},
+    {"x-max-length": 0},
+    {"x-max-length": 2, "x-max-length-bytes": 6, "x-overflow": "drop-head"},
+    {"x-max-priority": 5, "x-max-length": 2, "x-overflow": "reject-publish"},
+    {"x-single-active-consumer": True, "x-max-priority": 3},
     {"x-queue-type": "quorum"},
+    {"x-queue-type": "quorum", "x-single-active-consumer": True},
     {"x-queue-type": "quorum", "x-delivery-limit": 1, "x-dead-letter-exchange": "e1"},
 )
 WRONG_ARGUMENTS: Final[tuple[dict[str, object], ...]] = (
@@ -56,6 +64,12 @@ WRONG_ARGUMENTS: Final[tuple[dict[str, object], ...]] = (
     {"x-queue-type": "none"},
     {"x-single-active-consumer": "yes"},
     {"x-unknown": 1},
+    {"x-max-length-bytes": "6"},
+    {"x-dead-letter-exchange": "e1", "x-dead-letter-routing-key": 1},
+    {"x-queue-type": "quorum", "x-message-ttl": "1"},
+    {"x-queue-mode": "fast"},
+    {"x-queue-version": 3},
+    {"x-delivery-limit": "1", "x-queue-type": "quorum"},
 )
 WEIGHTS: Final = {
     "publish": 40,
@@ -72,6 +86,7 @@ WEIGHTS: Final = {
     "delete exchange": 0.5,
     "qos": 3,
     "recover": 3,
+    "flow": 0.5,
     "mode": 3,
     "transaction": 6,
     "close": 2,
@@ -89,7 +104,10 @@ class _Writer:
         self._random = random
         self._bodies = 0
         self._dead_letters_of = ""
+        self._passed_on_by = ""
+        self._single_active: list[str] = []
         self._transactional: list[list[int]] = []
+        self._priorities = 0
         self._consumed: dict[str, str] = {}  # consumer tag -> queue, roughly
 
     def steps(self, length: int) -> list[Step]:
@@ -126,10 +144,15 @@ class _Writer:
         arguments = self._random.choice(WRONG_ARGUMENTS if wrong else QUEUE_ARGUMENTS)
         # Dead letters of two queues would meet in an order that depends on time.
         if "x-dead-letter-exchange" in arguments and name != self._dead_letters_of:
-            if self._dead_letters_of or not usual:
-                arguments = {}
-            else:
+            if not self._dead_letters_of and usual:
                 self._dead_letters_of = name
+            elif not self._passed_on_by and usual and name == "q2":
+                self._passed_on_by = name  # the second part of a chain, which leads elsewhere
+                arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q4"}
+            else:
+                arguments = {}
+        if usual and "x-single-active-consumer" in arguments:
+            self._single_active.append(name)
         other = self._random.choice(("amq.own", "")) if self._some(0.1) else self._random.choice(QUEUES)
         return self._step(
             "queue.declare",
@@ -139,6 +162,7 @@ class _Writer:
             exclusive=self._some(0.08),
             auto_delete=self._some(0.08),
             arguments=dict(arguments),
+            no_wait=not usual and self._some(0.05),
         )
 
     def _declare_exchange(self, name: str = "", usual: bool = False) -> Step:
@@ -152,6 +176,7 @@ class _Writer:
             auto_delete=self._some(0.05),
             internal=self._some(0.05),
             arguments=alternate,
+            no_wait=not usual and self._some(0.05),
         )
 
     def _ends(self) -> tuple[str, dict[str, object]]:
@@ -170,7 +195,7 @@ class _Writer:
         return self._step(f"{kind}.unbind", **ends)
 
     def _purge(self) -> Step:
-        return self._step("queue.purge", queue=self._queue())
+        return self._step("queue.purge", queue=self._queue(), no_wait=self._some(0.1))
 
     def _delete_queue(self) -> Step:
         return self._step(
@@ -196,6 +221,8 @@ class _Writer:
             headers["h"] = self._random.choice((1, 2, "1"))
         if self._some(0.2):
             headers["g"] = "x"
+        if self._some(0.1):
+            headers["x-h"] = 1
         if self._some(0.06):
             headers[self._random.choice(("CC", "BCC"))] = self._random.choice((["a", "q2"], ["b"], "a"))
         if headers:
@@ -227,6 +254,16 @@ class _Writer:
         free = [name for name in QUEUES if name not in self._consumed.values()]
         # Two consumers of one queue take turns, and whose turn it is depends on time.
         queue = self._random.choice(free) if free else "none"
+        arguments: dict[str, object] = {}
+        if self._some(0.1):
+            arguments = {"x-priority": self._random.choice((1, -1, "1"))}
+        taken = [name for name in QUEUES if name in self._consumed.values()]
+        if self._single_active and self._some(0.4):
+            queue = self._random.choice(self._single_active)  # one is active, the others wait in order
+        elif taken and self._some(0.3):
+            queue = self._random.choice(taken)
+            self._priorities += 1
+            arguments = {"x-priority": 10 + self._priorities}  # before all others, as long as it has room
         tag = "c1" if self._some(0.1) else f"c{len(self._consumed) + 1}"
         self._consumed[tag] = queue
         return self._step(
@@ -235,7 +272,7 @@ class _Writer:
             consumer_tag=tag,
             no_ack=self._some(0.3),
             exclusive=self._some(0.15),
-            arguments={"x-priority": self._random.choice((1, -1, "1"))} if self._some(0.1) else {},
+            arguments=arguments,
         )
 
     def _cancel(self) -> Step:
@@ -250,7 +287,12 @@ class _Writer:
         )
 
     def _recover(self) -> Step:
+        if self._some(0.2):
+            return self._step("basic.recover-async", requeue=True)
         return self._step("basic.recover", requeue=self._some(0.95))
+
+    def _flow(self) -> Step:
+        return self._step("channel.flow", active=self._some(0.8))
 
     def _mode(self) -> Step:
         step = self._step("confirm.select" if self._some(0.6) else "tx.select")

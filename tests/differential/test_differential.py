@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 
 import pika
+import pika.exceptions
 import pytest
 
 from differential import Step, sequence
@@ -59,3 +60,27 @@ def test_a_message_without_time_to_live_expires_behind_another_one() -> None:
         connection.process_data_events(0)
 
         assert got == [b"stays"]
+
+
+def test_the_count_in_get_ok_leaves_out_what_has_expired_behind_the_message() -> None:
+    with TestBroker() as broker, pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q")
+        channel.basic_publish("", "q", b"stays")
+        channel.basic_publish("", "q", b"expires", pika.BasicProperties(expiration="0"))
+        assert channel.queue_declare("q", passive=True).method.message_count == 2  # not at the head
+        broker.clock.advance(milliseconds=1)
+
+        method, _, body = channel.basic_get("q")
+
+        assert (body, method.message_count) == (b"stays", 0)
+
+
+def test_a_wrong_user_id_is_named_before_a_wrong_header() -> None:
+    with TestBroker() as broker, pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        sent = pika.BasicProperties(user_id="other", headers={"BCC": "a"})
+        channel.basic_publish("amq.topic", "a", b"", sent)
+
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="user_id property"):
+            channel.queue_declare("q")

@@ -123,7 +123,7 @@ def channel(connection: pika.BlockingConnection) -> BlockingChannel:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A name nobody else uses."""
+    """A unique name."""
     return f"{request.node.originalname[5:45]}-{uuid4().hex[:8]}"
 
 

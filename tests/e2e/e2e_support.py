@@ -56,7 +56,7 @@ def eventually(probe: Callable[[], T | None], what: str = "", deadline: float = 
 
 
 class OtherBroker:
-    """A broker that somebody else runs, to try the tests themselves on it (RabbitMQ, say)."""
+    """A broker that runs already (RabbitMQ, for example), to check the tests themselves."""
 
     def __init__(self, port: int) -> None:
         self.amqp_port = port

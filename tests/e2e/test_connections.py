@@ -483,7 +483,7 @@ def test_a_broker_that_stood_still_does_not_blame_its_clients_for_the_silence(
         (protocol,) = node.amqp.connections
         protocol._received_at -= 1000
         if stood_still:
-            node.amqp._swept_at -= 1000  # nobody looked in all that time
+            node.amqp._swept_at -= 1000  # no sweep ran in that time
         node.amqp.sweep(asyncio.get_running_loop().time())
         ended: bool = protocol.transport.is_closing()
         return ended

@@ -95,7 +95,7 @@ def test_the_message_returns_and_the_client_is_told_by_a_cancel(
     delivery = next_delivery(notified)
     assert delivery.redelivered
     notified.send(1, BasicAck(delivery.delivery_tag))
-    notified.send(1, BasicAck(1))  # late, and somebody else had the message: ignored
+    notified.send(1, BasicAck(1))  # late, and another consumer had the message: ignored
     assert_open(notified, name)
 
 

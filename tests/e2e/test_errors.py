@@ -590,7 +590,7 @@ def test_a_second_ack_of_one_delivery_is_an_unknown_tag(raw: Raw, name: str, mul
         ([ExchangeUnbind("amq.direct", "amq.topic", "k")], ExchangeUnbindOk),
         ([BasicCancel("Q")], BasicCancelOk),
         ([ExchangeDeclare("amq.direct", "direct", durable=True)], ExchangeDeclareOk),
-        ([own("Q", foo=1), own("Q", foo=2)], QueueDeclareOk),  # arguments nobody knows are not compared
+        ([own("Q", foo=1), own("Q", foo=2)], QueueDeclareOk),  # unknown arguments are not compared
         ([own("Q"), QueueBind("", "amq.direct", "")], QueueBindOk),  # the last queue, under its own name
         ([TxSelect(), TxSelect()], TxSelectOk),
         ([ConfirmSelect(), ConfirmSelect()], ConfirmSelectOk),

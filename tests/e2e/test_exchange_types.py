@@ -292,7 +292,7 @@ def test_cc_and_bcc_route_to_more_keys(channel: BlockingChannel, exchange: Excha
 
     for queue in (to, cc, bcc):
         headers = get_soon(channel, queue).headers
-        assert headers == {"CC": ["cc"], "other": 1}  # nobody sees the blind copies
+        assert headers == {"CC": ["cc"], "other": 1}  # blind copies are not visible
 
 
 def test_a_mandatory_message_nobody_wants_is_returned(channel: BlockingChannel, exchange: Exchange) -> None:

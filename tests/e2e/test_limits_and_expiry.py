@@ -274,7 +274,7 @@ def test_a_clock_that_is_set_forward_takes_effect_at_once(
     eventually(lambda: broker.queue_depth(name) == 1)
 
     def set_forward(node: Any) -> None:
-        node.turns._clock = lambda: time.time() + 7200
+        node.scheduler._clock = lambda: time.time() + 7200
 
     broker.call(set_forward)
 

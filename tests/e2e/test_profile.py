@@ -275,6 +275,18 @@ def _quorum_priorities(broker: TestBroker, peer: RawPeer, as_rabbitmq: bool, nam
     )
 
 
+@row("compatibility.refuse_single_active_get")
+def _single_active_get(broker: TestBroker, peer: RawPeer, as_rabbitmq: bool, name: str) -> None:
+    arguments: FieldTable = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+    peer.open().send(1, QueueDeclare(name, durable=True, arguments=arguments))
+    peer.expect(QueueDeclareOk)
+    peer.send(1, BasicGet(name))
+    if as_rabbitmq:
+        assert peer.expect(ChannelClose).reply_code == 405
+    else:
+        peer.expect(BasicGetEmpty)
+
+
 @row("compatibility.refuse_server_names")
 def _server_names(broker: TestBroker, peer: RawPeer, as_rabbitmq: bool, name: str) -> None:
     method = QueueDeclare("", durable=True, arguments={"x-queue-type": "stream"})

@@ -26,5 +26,5 @@ async def queen(shared: TestBroker) -> AsyncIterator[Queen]:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A name nobody else uses."""
+    """A unique name."""
     return f"{request.node.originalname[5:45]}-{uuid4().hex[:8]}"

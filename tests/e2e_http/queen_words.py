@@ -1,6 +1,6 @@
 """What the scenarios of Queen's Python client share: the list of them, and a few short words.
 
-A scenario gets a client, the broker's address and a name nobody else uses. Must not touch: the broker.
+A scenario gets a client, the broker's address and a unique name. Must not touch: the broker.
 """
 
 from collections.abc import Awaitable, Callable

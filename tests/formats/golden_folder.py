@@ -273,10 +273,10 @@ def start(folder: Path) -> TestBroker:
 
 def write(folder: Path) -> None:
     """Fill a new folder. Segments and what stays in memory are small, so that few messages are enough."""
-    from holtmq.broker.work import spilling_fifo as lane
+    from holtmq.broker.work import spilling_fifo
     from holtmq.testing import broker as testing
 
-    lane.HEAD_MAX, lane.HEAD_KEEP, lane.TAIL_MAX = 16, 8, 4  # type: ignore[misc]
+    spilling_fifo.HEAD_MAX, spilling_fifo.HEAD_KEEP, spilling_fifo.TAIL_MAX = 16, 8, 4  # type: ignore[misc]
     testing._SEGMENT_BYTES = 6 << 10  # type: ignore[misc]
     with start(folder) as broker:
         golden = Golden(broker)

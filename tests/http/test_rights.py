@@ -22,8 +22,7 @@ from holtmq.config.values import Secret
 from holtmq.first_start import GUEST_HASH
 from holtmq.http import rights_table
 from holtmq.http.engine.endpoints import Endpoint
-from holtmq.http.management.api import ROWS
-from holtmq.http.management.call import Row
+from holtmq.http.management.api import ENDPOINTS as MANAGEMENT
 from holtmq.http.routes import ENDPOINTS
 from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
@@ -127,7 +126,7 @@ def ask(http: httpx.Client, route: str) -> int:
 
 
 def test_the_tables_say_what_is_expected_of_them() -> None:
-    rows: list[Endpoint | Row] = [*ENDPOINTS, *ROWS]
+    rows: list[Endpoint] = [*ENDPOINTS, *MANAGEMENT]
     declared = {
         f"{row.method} {row.path}": (str(row.right), "-" if row.right.role is None else row.right.role.name)
         for row in rows

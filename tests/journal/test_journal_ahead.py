@@ -1,4 +1,4 @@
-"""Small commits land on space that was written before, with zeros; nobody else ever sees those."""
+"""Small commits land on space that was written before, with zeros, which no reader ever sees."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import pytest
 from holtmq.journal import FileJournal, JournalFailed, JournalOptions, open_journal
 from holtmq.journal.disk import OsDisk, OsFile
 from holtmq.journal.fake_disk import FakeDisk
+from holtmq.journal.manifest import read_manifest
 
 OPTIONS = JournalOptions(segment_bytes=64 << 10)
 
@@ -385,3 +386,25 @@ def test_a_group_that_waited_long_enough_is_completed_by_the_caller_like_any_oth
     assert len(groups) == 1
     assert b"".join(groups[0].parts).endswith(b"an ack that came before it")
     journal.close()
+
+
+async def test_the_manifest_knows_the_end_of_the_log_soon_after_the_last_commit(tmp_path: Path) -> None:
+    async with running(tmp_path) as journal:
+        journal.append(20, bytes(1000))
+        assert await durable(journal) is None
+
+        while (known := read_manifest(OsDisk(tmp_path))[0]) is None or known.durable < 1000:
+            await asyncio.sleep(0.001)
+
+
+async def test_the_manifest_follows_commits_that_never_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holtmq.journal.writer_thread._SEAL_AFTER", 3600)
+    async with running(tmp_path) as journal:
+        noted: set[int] = set()
+        while len(noted) < 3:
+            journal.append(20, b"one after the other")
+            assert await durable(journal) is None
+            known = read_manifest(OsDisk(tmp_path))[0]
+            noted.add(0 if known is None else known.durable)

@@ -72,6 +72,56 @@ def test_it_moves_what_waits_follows_what_comes_and_finishes(
     new.close()
 
 
+def test_a_stream_is_copied_once_however_often_it_is_migrated(
+    source: TestBroker, target: TestBroker, migrate: Migrate
+) -> None:
+    old, new = Operator(source.http_url, source.amqp_url), Operator(target.http_url, target.amqp_url)
+    old.declare("log", **{"x-queue-type": "stream"})
+    old.declare("nothing", **{"x-queue-type": "stream"})
+    old.publish("log", list("abc"))
+
+    first = migrate("--management", source.http_url, "--yes")
+    finished = migrate("--finish", "--json")
+    old.publish("log", list("de"))
+    second = migrate("--management", source.http_url, "--yes")
+    again = migrate("--finish", "--json")
+
+    for result in (first, finished, second, again):
+        assert result.exit_code == 0, result.output
+    assert "Messages of 0 queues are moved, those of 2 streams copied." in first.output
+    lines = {row["queue"]: row for row in json.loads(finished.stdout)["queues"]}
+    assert (lines["log"]["at_start"], lines["log"]["moved"], lines["log"]["left"]) == (3, 3, 0)
+    assert (lines["nothing"]["moved"], lines["nothing"]["left"]) == (0, 0)
+    assert {row["queue"]: row["moved"] for row in json.loads(again.stdout)["queues"]} == {
+        "log": 5,
+        "nothing": 0,
+    }
+    assert (old.messages("log"), new.messages("log")) == (5, 5)
+    old.close()
+    new.close()
+
+
+def test_a_stream_that_was_created_again_is_named(
+    source: TestBroker, target: TestBroker, migrate: Migrate
+) -> None:
+    old = Operator(source.http_url, source.amqp_url)
+    old.declare("log", **{"x-queue-type": "stream"})
+    old.publish("log", list("abc"))
+    assert migrate("--management", source.http_url, "--yes").exit_code == 0
+    old.http.delete("/queues/%2F/log").raise_for_status()
+    old.declare("log", **{"x-queue-type": "stream"})
+    old.publish("log", ["x"])
+
+    refused = migrate()
+
+    assert refused.exit_code == 1
+    assert (
+        "stream 'log' in vhost '/' of the old broker ends at offset 0, but was copied up to 2"
+        in refused.output
+    )
+    old.close()
+
+
 def test_what_cannot_be_taken_is_named_and_nothing_is_applied(
     target: TestBroker, migrate: Migrate, tmp_path: Path
 ) -> None:
@@ -161,3 +211,4 @@ def test_the_plan_names_auto_delete_and_exclusive_queues(
     assert "exclusive queue 'mine' in vhost '/': it belongs to a connection" in applied.output
     new = Operator(target.http_url, target.amqp_url)
     assert new.messages("brief") == 0
+    new.close()

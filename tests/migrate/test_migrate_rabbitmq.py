@@ -37,7 +37,7 @@ def shop(old: RabbitMq) -> Iterator[Operator]:
         ("empty", {}),
     ):
         operator.declare(name, **arguments)
-    for queue, key in (("orders", "order.#"), ("audit", "#")):
+    for queue, key in (("orders", "order.#"), ("audit", "#"), ("log", "order.#")):
         body = {"routing_key": key}
         operator.http.post(f"/bindings/%2F/e/events/q/{queue}", json=body).raise_for_status()
     channel = operator.channel()
@@ -70,6 +70,21 @@ def ends(old: RabbitMq) -> tuple[str, ...]:
     return old.amqp_url.removesuffix("/%2F"), "--management", old.http_url
 
 
+def in_order(operator: Operator, count: int) -> list[tuple[str, str, int | None, object]]:
+    """Body, routing key, timestamp and header of the stream's messages, from the first on."""
+    channel = operator.channel()
+    channel.basic_qos(prefetch_count=500)
+    found: list[tuple[str, str, int | None, object]] = []
+    for method, properties, body in channel.consume("log", arguments={"x-stream-offset": "first"}):
+        channel.basic_ack(method.delivery_tag)
+        found.append((body.decode(), method.routing_key, properties.timestamp, properties.headers["n"]))
+        if len(found) == count:
+            break
+    channel.cancel()
+    channel.connection.close()
+    return found
+
+
 def test_a_dry_run_explains_the_plan_and_changes_nothing(
     old: RabbitMq, shop: Operator, new: NewBroker
 ) -> None:
@@ -78,8 +93,7 @@ def test_a_dry_run_explains_the_plan_and_changes_nothing(
     assert "5 queues" in plan
     assert "user 'guest'" in plan
     assert "ha-mode" in plan
-    assert "messages of stream 'log'" in plan
-    assert "Messages of 4 queues are moved." in plan
+    assert "Messages of 4 queues are moved, those of 1 streams copied." in plan
     here = Operator(new.http_url, "")
     assert here.get("/queues") == []
     assert here.http.get("/users/alice").status_code == 404
@@ -135,6 +149,12 @@ def test_messages_move_under_load_while_either_broker_is_killed(
     jobs = Counter(body.decode() for _, _, body in here.take("jobs", done["jobs"]["moved"]))
     assert set(jobs) == {f"job-{number}" for number in range(10)}
     assert all(done[queue]["left"] == 0 for queue in done)
+    log = done["log"]
+    assert log["at_start"] >= WAITING
+    assert log["moved"] == log["here"] == here.messages("log")
+    copied, original = in_order(here, log["moved"]), in_order(shop, log["moved"])
+    assert copied == original  # in order, none twice, none missing
+    assert waiting | producer.confirmed <= {body for body, _, _, _ in copied}
     with httpx.Client(auth=("alice", "wonderland")) as alice:
         assert alice.get(new.http_url + "/api/whoami").json()["name"] == "alice"
     here.close()

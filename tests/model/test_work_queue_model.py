@@ -30,8 +30,8 @@ from holtmq.wire.tables import FieldTable
 
 pytestmark = pytest.mark.model
 
-# A few traits at a time: a queue with all of them drops everything before anything can go wrong.
-traits = st.one_of(
+# A few settings at a time: a queue with all of them drops everything before anything can go wrong.
+settings_of_a_queue = st.one_of(
     st.fixed_dictionaries({"durable": st.just(False)}),
     st.fixed_dictionaries({"top": st.just(2)}),
     st.fixed_dictionaries({"ttl_ms": st.sampled_from([0, 50, 50])}),
@@ -50,7 +50,7 @@ traits = st.one_of(
     # All that such a queue must be or have; the limit is the one it has when it names none.
     st.just({"quorum": True, "durable": True, "top": 0, "delivery_limit": 20}),
 )
-shapes = st.lists(traits, max_size=3).map(
+shapes = st.lists(settings_of_a_queue, max_size=3).map(
     lambda some: Shape(
         **{key: value for one in sorted(some, key=lambda one: "quorum" in one) for key, value in one.items()}
     )
@@ -58,7 +58,7 @@ shapes = st.lists(traits, max_size=3).map(
 picks = st.integers(0, 1000)
 # A checkpoint gives back, or rewrites, whatever has lost a message.
 TINY_SEGMENTS = JournalOptions(segment_bytes=512, compact_below=0.95)
-turns = st.sampled_from([True, True, False])  # whether the operation ends its turn
+ends_turn = st.sampled_from([True, True, False])  # whether the operation ends its turn
 
 
 class Witness(Taker):
@@ -197,16 +197,16 @@ class Machine(RuleBasedStateMachine):
         self.note()
         self.ordered = True
 
-    def adopt_dead(self, arrivals: dict[str, list[Item]]) -> None:
+    def adopt_dead(self, dead_lettered: dict[str, list[Item]]) -> None:
         """Who died first among several queues is not promised; within one queue it is."""
         dead = self.model.queues[DEAD]
         new = [
             (str(headers_of(found).get("x-last-death-queue")), found.body)
             for found in self.bench.waiting(DEAD)[len(dead.waiting) :]
         ]
-        expected = {(item.died_in, item.body): item for items in arrivals.values() for item in items}
+        expected = {(item.died_in, item.body): item for items in dead_lettered.values() for item in items}
         if self.ordered:
-            for name, items in arrivals.items():
+            for name, items in dead_lettered.items():
                 assert [body for source, body in new if source == name] == [item.body for item in items]
         assert sorted(new) == sorted(expected)
         for key in new:
@@ -278,7 +278,7 @@ class Machine(RuleBasedStateMachine):
         ttl_ms=st.sampled_from([None, None, None, None, 0, 30]),
         size=st.integers(0, 12),
         count=st.sampled_from([1, 1, 1, 2, 9]),
-        turn=turns,
+        turn=ends_turn,
     )
     def publish_anywhere(
         self,
@@ -318,7 +318,7 @@ class Machine(RuleBasedStateMachine):
             self.settled_turn = False
         self.end(turn or refusing)
 
-    @rule(which=picks, persistent=st.booleans(), count=st.sampled_from([1, 3, 12]), turn=turns)
+    @rule(which=picks, persistent=st.booleans(), count=st.sampled_from([1, 3, 12]), turn=ends_turn)
     def publish_to_one(self, which: int, persistent: bool, count: int, turn: bool) -> None:
         self.publish("", [self.some_queue(which)], persistent, None, None, 0, count, turn)
 
@@ -405,7 +405,7 @@ class Machine(RuleBasedStateMachine):
         prefetch=st.sampled_from([0, 1, 2, 9]),
         no_ack=st.sampled_from([False, False, False, True]),
         priority=st.sampled_from([0, 0, 1]),
-        turn=turns,
+        turn=ends_turn,
     )
     def consume(self, who: int, which: int, prefetch: int, no_ack: bool, priority: int, turn: bool) -> None:
         name = self.some_queue(which)
@@ -418,7 +418,7 @@ class Machine(RuleBasedStateMachine):
         self.bench.broker.consume(witness.queue, witness)
         self.end(turn)
 
-    @rule(who=picks, which=picks, from_dead=st.sampled_from([False, False, False, True]), turn=turns)
+    @rule(who=picks, which=picks, from_dead=st.sampled_from([False, False, False, True]), turn=ends_turn)
     def get(self, who: int, which: int, from_dead: bool, turn: bool) -> None:
         name = DEAD if from_dead else self.some_queue(which)
         self.turn_now()
@@ -444,7 +444,7 @@ class Machine(RuleBasedStateMachine):
         """As a channel does it: one by one, or all up to a number."""
         return session.ledger.end_upto(numbers[-1]) if len(numbers) > 1 else session._end(numbers)
 
-    @rule(who=picks, multiple=st.booleans(), turn=turns)
+    @rule(who=picks, multiple=st.booleans(), turn=ends_turn)
     @precondition(lambda self: self.leases or self.revoked)
     def ack(self, who: int, multiple: bool, turn: bool) -> None:
         chosen = self.some_leases(who, multiple)
@@ -454,7 +454,7 @@ class Machine(RuleBasedStateMachine):
         self.follow_ack(*chosen)
         self.end(turn)
 
-    @rule(who=picks, good=st.booleans(), turn=turns)
+    @rule(who=picks, good=st.booleans(), turn=ends_turn)
     @precondition(lambda self: self.revoked)
     def settle_late(self, who: int, good: bool, turn: bool) -> None:
         """A verdict on a message that was taken from its holder."""
@@ -477,7 +477,7 @@ class Machine(RuleBasedStateMachine):
             if item not in queue.leased:
                 queue.counts.pop(item, None)
 
-    @rule(who=picks, multiple=st.booleans(), turn=turns)
+    @rule(who=picks, multiple=st.booleans(), turn=ends_turn)
     @precondition(lambda self: self.leases or self.revoked)
     def reject(self, who: int, multiple: bool, turn: bool) -> None:
         chosen = self.some_leases(who, multiple)
@@ -498,7 +498,7 @@ class Machine(RuleBasedStateMachine):
                 queue.leased.remove(item)
             queue.outcasts.append(("rejected", item))
 
-    @rule(who=picks, multiple=st.booleans(), turn=turns)
+    @rule(who=picks, multiple=st.booleans(), turn=ends_turn)
     @precondition(lambda self: self.leases or self.revoked)
     def release(self, who: int, multiple: bool, turn: bool) -> None:
         chosen = self.some_leases(who, multiple)
@@ -526,7 +526,7 @@ class Machine(RuleBasedStateMachine):
         for queue in self.returning.values():
             self.enforce(queue)
 
-    @rule(who=picks, requeue=st.sampled_from([True, True, False]), turn=turns)
+    @rule(who=picks, requeue=st.sampled_from([True, True, False]), turn=ends_turn)
     @precondition(lambda self: any(session.consumers for session in self.sessions))
     def cancel(self, who: int, requeue: bool, turn: bool) -> None:
         takers = [taker for session in self.sessions for taker in session.consumers]
@@ -542,7 +542,7 @@ class Machine(RuleBasedStateMachine):
         self.bench.broker.cancel(taker.queue, taker)
         self.end(turn)
 
-    @rule(who=picks, turn=turns)
+    @rule(who=picks, turn=ends_turn)
     def close_session(self, who: int, turn: bool) -> None:
         session = self.sessions.pop(who % len(self.sessions))
         self.sessions.append(Session(self.bench))

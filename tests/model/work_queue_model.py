@@ -140,7 +140,7 @@ class ModelQueue:
                 self.waiting.append(item)
 
     def take_out(self, item: Item) -> bool:
-        """A late verdict: only if nobody has it."""
+        """A late verdict: only if no consumer holds it."""
         if item in self.waiting:
             self.waiting.remove(item)
             return True
@@ -197,15 +197,15 @@ class Model:
 
     def cast_out(self) -> dict[str, list[Item]]:
         """Outcasts leave for good; those that die into the dead-letter queue, by the queue they left."""
-        arrivals: dict[str, list[Item]] = {}
+        dead_lettered: dict[str, list[Item]] = {}
         for queue in self.queues.values():
             outcasts, queue.outcasts = queue.outcasts, []
             for _, item in outcasts:
                 queue.counts.pop(item, None)
                 if queue.shape.dead_letters:
                     again = self.item(item.body, item.persistent, item.priority, died_in=queue.name)
-                    arrivals.setdefault(queue.name, []).append(again)
-        return arrivals
+                    dead_lettered.setdefault(queue.name, []).append(again)
+        return dead_lettered
 
     def projection(self) -> Projection:
         kept: Projection = {}

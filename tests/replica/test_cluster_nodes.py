@@ -318,7 +318,7 @@ async def test_an_owner_out_of_reach_of_postgresql_sends_its_clients_away(
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         await asyncio.to_thread(connect, owner)
     proxy.change(Weather.FAIR)
-    await until(owner.is_ready, "PostgreSQL is back, and nobody else took the log")
+    await until(owner.is_ready, "PostgreSQL is back, and no other node took the log")
 
     await until(is_pushed, "it takes messages again")
     for client in (pushes, pops):

@@ -183,14 +183,14 @@ class SimClient:
         raise AssertionError("no client here has a token")
 
     def check_password(self, name: str, password: str) -> None:
-        """Nothing: whoever connects is believed."""
+        """Nothing: every login is accepted."""
 
     def certified_name(self) -> str | None:
-        """Nobody has a certificate here."""
+        """No client has a certificate here."""
         return None
 
     def certified_user(self) -> str | None:
-        """Nobody has a certificate here."""
+        """No client has a certificate here."""
         return None
 
     def opened(self) -> None:

@@ -1,6 +1,7 @@
 """Reads records back from the simulated disk, each of them once between two changes to the files.
 
-Owns: what was read since the files last changed. Must not touch: what a record should hold (the sides' part).
+Owns: what was read since the files last changed. Must not touch: what a record should hold (the
+clients know).
 
 The bytes of a record change when segments are compacted, cut or deleted, and when the machine dies. After
 each of these everything is read again; between them, only what is new. Otherwise reading costs more than the
@@ -18,7 +19,7 @@ Decode = Callable[[bytes, int], T]  # (payload, position)
 
 
 class DiskReads:
-    """See the module. Records that are not durable are read each time."""
+    """The records read so far. Those that are not durable are read each time."""
 
     def __init__(self, disk: FakeDisk) -> None:
         self.count = 0  # records read and decoded

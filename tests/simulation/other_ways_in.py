@@ -38,7 +38,7 @@ class _Commit:
 
 
 class OtherWaysIn:
-    """See the module. Part of the side of the partitioned queues."""
+    """Writers other than ``push``; ``PartitionedQueues`` runs them."""
 
     def __init__(self, world: World, promises: PartitionedPromises, partitions: tuple[str, ...]) -> None:
         self._world = world

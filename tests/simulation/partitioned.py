@@ -43,7 +43,7 @@ _STATUSES: Final = tuple(AckStatus)
 
 
 class PartitionedQueues:
-    """See the module. A ``ClientSide`` of the history."""
+    """Workers of the history, a ``SimulatedClients``."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -279,7 +279,7 @@ class PartitionedQueues:
                 configure(self._world.partitioned, name, None, None, _config(options), self._world.now)
 
     def turned(self) -> None:
-        """Timers that were due have fired, and nobody waits for what is there."""
+        """Timers that were due have fired, and no pop waits while messages are there."""
         self._others.turned()
         for waiter in self._waiters:
             claimable = self._promises.claimable(waiter.request, self._world.now - LATE)
@@ -333,7 +333,7 @@ def _item(queue: str, partition: str, name: str) -> PushItem:
 
 
 def _check_duplicates(results: list[PushResult] | None, expected: list[bool] | None, what: str) -> None:
-    """``None``: in the spool, where nobody knows yet."""
+    """``None``: in the spool, and not known yet."""
     found = None if results is None else [result.duplicate for result in results]
     if found != expected:
         raise BrokenRule(f"{what}: duplicates {found}, expected {expected}")

@@ -33,7 +33,7 @@ LATE: Final = 0.002  # a deadline is met in the millisecond after it
 
 
 class PartitionedPromises:
-    """See the module."""
+    """The states that a crash may bring back, and the checks against them."""
 
     def __init__(self, world: World, state: State) -> None:
         self._world = world
@@ -47,14 +47,14 @@ class PartitionedPromises:
             str, str
         ] = {}  # a replayed message has an id of its own, and its letter's payload
         self._version = 0
-        self._durable = 0  # newest version that somebody was told is durable
+        self._durable = 0  # newest version that was reported as durable
         self._versions = {0: state.copy()}
         self._checked = self._read_back = (-1, -1, -1)  # version, end of the log, changes to its files
 
     def check_pop(
         self, request: PopRequest, popped: Popped | None, claimable: Mapping[str, tuple[int, int]]
     ) -> None:
-        """Next in order, as much as asked for, from nobody else's lease; and not less than there is."""
+        """Next in order, as much as asked for, not leased to another client, and all that is there."""
         runs = popped.runs if popped is not None else []
         left = request.limit
         after = self.state.copy() if request.auto_ack else self.state

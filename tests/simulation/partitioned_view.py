@@ -71,7 +71,7 @@ def expected(state: State, aborted: Aborted) -> View:
 def observed(world: World, names: Collection[str], aborted: Aborted) -> View:
     """As the broker has it, of these queues; without what was staged for a batch that was ``aborted``.
 
-    An abort is not written down: a crash may bring such rows back, under a number that nobody uses.
+    An abort is not journalled: after a crash such rows may be back, under a number that is not used.
     """
     service, name_at = world.partitioned, partial(world.reads.name, world.partitioned)
     store = service.store

@@ -23,7 +23,7 @@ class BrokenPromise(BrokenRule):
         self.seed = seed
 
 
-class ClientSide(Protocol):
+class SimulatedClients(Protocol):
     """The clients of one kind of queue, with their own record of what they were promised."""
 
     @property

@@ -9,7 +9,7 @@ from typing import Final
 
 from holtmq.journal.fake_disk import Keep, PowerCut
 from simulation.partitioned import PartitionedQueues
-from simulation.promises import Action, BrokenPromise, BrokenRule, ClientSide
+from simulation.promises import Action, BrokenPromise, BrokenRule, SimulatedClients
 from simulation.work_queues import WorkQueues
 from simulation.world import World
 
@@ -45,7 +45,10 @@ class Simulation:
         self._world = World(seed, trace)
         self._random = self._world.random
         self._crashes = self._power_cuts = 0
-        self._sides: tuple[ClientSide, ...] = (WorkQueues(self._world), PartitionedQueues(self._world))
+        self._clients: tuple[SimulatedClients, ...] = (
+            WorkQueues(self._world),
+            PartitionedQueues(self._world),
+        )
         chosen: dict[Action, int] = {
             self._time_passes: 12,
             self._checkpoints: 4,
@@ -53,8 +56,8 @@ class Simulation:
             self._crashes_now: 3,
             self._restarts: 1,
         }
-        for side in self._sides:
-            chosen.update(side.actions)
+        for clients in self._clients:
+            chosen.update(clients.actions)
         self._actions = list(chosen)
         self._weights = [often * self._random.choice(_HABITS) for often in chosen.values()]
         self._open()
@@ -83,7 +86,7 @@ class Simulation:
             world.done.checkpoints,
             world.done.compactions,
             world.done.deletions,
-            sum(side.confirmed for side in self._sides),
+            sum(clients.confirmed for clients in self._clients),
             world.reads.count,
             world.digest.hexdigest(),
         )
@@ -93,7 +96,7 @@ class Simulation:
         self._world.say(action.__name__)
         try:
             self._act(action)
-        except PowerCut:  # the machine is off, and with it whoever wanted to read
+        except PowerCut:  # the machine is off, and with it the reader
             self._crash(self._random.choice(list(Keep)))
 
     def _act(self, action: Action) -> None:
@@ -109,10 +112,10 @@ class Simulation:
                 self._crash(self._random.choice(list(Keep)))
             return
         with self._world.disk.spared():
-            for side in self._sides:
+            for clients in self._clients:
                 if not self._world.broker.flow.dirty:
-                    side.check()
-                side.read_all_back()
+                    clients.check()
+                clients.read_all_back()
 
     def _time_passes(self) -> None:
         self._world.let_time_pass(self._random.choice((1, 10, 300, 999, 1_000, 2_500)))
@@ -144,16 +147,16 @@ class Simulation:
 
     def _turn(self) -> None:
         self._world.turn()
-        for side in self._sides:
-            side.turned()
+        for clients in self._clients:
+            clients.turned()
 
     def _flush(self) -> None:
-        """The disk's turn: one write, one sync, and everybody who waited for it is told."""
+        """The disk's turn: one write, one sync, and every waiting caller is notified."""
         turned = not self._world.broker.flow.dirty
         self._world.journal.flush()
         if not self._world.failed and turned:
-            for side in self._sides:
-                side.flushed()
+            for clients in self._clients:
+                clients.flushed()
         self._turn()
 
     def _crash(self, keep: Keep) -> None:
@@ -166,11 +169,11 @@ class Simulation:
         self._come_back(f"a crash ({keep.value})")
 
     def _come_back(self, after: str) -> None:
-        for side in self._sides:
-            side.died()
+        for clients in self._clients:
+            clients.died()
         self._open()
-        for side in self._sides:
-            wrong = side.recovered()
+        for clients in self._clients:
+            wrong = clients.recovered()
             if wrong:
                 raise BrokenRule(f"after {after}: {wrong}")
         self._turn()
@@ -182,8 +185,8 @@ class Simulation:
             self._world.disk.crash(self._random.choice(list(Keep)))
 
     def _prepare(self) -> None:
-        for side in self._sides:
-            side.prepare()
+        for clients in self._clients:
+            clients.prepare()
 
 
 def simulate(seed: int, steps: int = STEPS, trace: Callable[[str], None] = lambda line: None) -> History:

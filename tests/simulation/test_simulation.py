@@ -104,7 +104,7 @@ def test_confirming_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_message_that_shows_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PendingVisibility, "add", lambda arrivals, *push: arrivals._show(*push))
+    monkeypatch.setattr(PendingVisibility, "add", lambda pending, *push: pending._show(*push))
 
     find("claimable was")
 
@@ -144,7 +144,7 @@ def test_a_transaction_over_both_kinds_written_in_pieces_is_found(monkeypatch: p
             return append_batch(journal, records)
         positions = iter(append_batch(journal, ours))
         if len(ours) < len(records):
-            journal.flush()  # somebody else's commit comes between the two
+            journal.flush()  # another commit comes between the two
         return [
             next(positions) if kind >= Kind.PARTITIONED else journal.append(kind, payload)
             for kind, payload in records

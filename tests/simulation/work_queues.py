@@ -39,7 +39,7 @@ T = TypeVar("T")
 _WORK, _IN, _OUT, _AUDIT, _SHORT, _DEAD = "work", "in", "out", "audit", "short", "dead"
 _LATE, _EVENTS = "late", "log"
 _DELAYING: Final = "delaying"  # an exchange that lets messages for _LATE wait
-_SURE = "sure"
+_QUORUM = "quorum"
 _TTL_MS: Final = 1_000
 _QUEUES: Final[dict[str, dict[str, object]]] = {
     _WORK: {},
@@ -50,13 +50,13 @@ _QUEUES: Final[dict[str, dict[str, object]]] = {
     _DEAD: {},
     _LATE: {"x-max-length": 3, "x-overflow": "reject-publish"},  # what is due may have to wait for room
     _EVENTS: {"x-queue-type": "stream"},
-    _SURE: {"x-queue-type": "quorum"},  # keeps every message, persistent or not
+    _QUORUM: {"x-queue-type": "quorum"},  # keeps every message, persistent or not
 }
 _FLEETING: Final = "x"  # publisher of transient messages: a crash may take them
 
 
 class WorkQueues:
-    """See the module. A ``ClientSide`` of the history."""
+    """AMQP clients of the history, a ``SimulatedClients``."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -97,7 +97,7 @@ class WorkQueues:
             self._clients.append(client)
             if self._world.random.random() < 0.7:
                 client.send(BasicQos(prefetch_count=self._world.random.randint(1, 5)))
-                queue = self._world.random.choice((_WORK, _SHORT, _DEAD, _LATE, _SURE))
+                queue = self._world.random.choice((_WORK, _SHORT, _DEAD, _LATE, _QUORUM))
                 client.send(BasicConsume(queue, "worker"))
 
     def _mover_connects(self) -> None:
@@ -113,9 +113,9 @@ class WorkQueues:
         if client is None:
             return
         for _ in range(self._world.random.randint(1, 4)):
-            queue = self._world.random.choice((_WORK, _WORK, _IN, _SHORT, _LATE, _EVENTS, _SURE))
-            persistent = queue not in (_WORK, _SURE) or self._world.random.random() < 0.8
-            if persistent or queue == _SURE:
+            queue = self._world.random.choice((_WORK, _WORK, _IN, _SHORT, _LATE, _EVENTS, _QUORUM))
+            persistent = queue not in (_WORK, _QUORUM) or self._world.random.random() < 0.8
+            if persistent or queue == _QUORUM:
                 name = self._record.next_name(queue, f"{queue}-{client.number}")
             else:
                 self._numbers += 1
@@ -136,7 +136,7 @@ class WorkQueues:
             for held in client.held[: at + 1]:
                 self._leaves(held.name)
             tag = client.held[at].tag
-            for held in client.revoked:  # a late ack counts if nobody else has taken the message
+            for held in client.revoked:  # a late ack counts if no other consumer has the message
                 if held.tag < tag:
                     self._may_leave(held.name)
             client.send(BasicAck(tag, multiple=True))
@@ -156,7 +156,7 @@ class WorkQueues:
     def _gets(self) -> None:
         client = self._some_client()
         if client is not None:
-            client.send(BasicGet(self._world.random.choice((_WORK, _SHORT, _DEAD, _LATE, _SURE))))
+            client.send(BasicGet(self._world.random.choice((_WORK, _SHORT, _DEAD, _LATE, _QUORUM))))
 
     def _cancels(self) -> None:
         client = self._some_client()
@@ -232,7 +232,7 @@ class WorkQueues:
         self._acks_on_their_way.clear()
 
     def died(self) -> None:
-        """Nobody is connected any more."""
+        """All clients are disconnected."""
         for client in self._all_clients():
             for channel in client.connection.channels.values():
                 channel.transaction = None  # its acks are leases, too: see World.die

@@ -46,7 +46,7 @@ class Work:
 
 
 class World:
-    """See the module. After ``open`` there is a broker; after ``die`` there is none until then."""
+    """A machine. It has a broker from ``open`` to ``die``, and again after the next ``open``."""
 
     def __init__(self, seed: int, trace: Callable[[str], None]) -> None:
         self.random = Random(seed)
@@ -106,13 +106,13 @@ class World:
 
     def die(self, keep: Keep) -> None:
         """The process ends; of what was not synced, ``keep`` stays."""
-        # Leases are invisible to the garbage collector, and each forms a circle with its holder: whoever
-        # drops a broker with leases in it has to end them, or keeps all of it for ever.
+        # Leases are invisible to the garbage collector, and each refers to its holder and back. Unless
+        # they are ended, the whole dropped broker stays in memory.
         for session in self.broker.sessions:
             session.commit()
             session.end_all()
         if self.journal.failed is not None:
-            # Raised again at every append, it holds the frames of whoever met it, with leases among them.
+            # It is raised at every append, and refers to the frames it went through, with leases in them.
             self.journal.failed.__traceback__ = None
         self.done.add(self.journal.stats())
         self.disk.crash(keep)

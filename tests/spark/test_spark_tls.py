@@ -63,7 +63,7 @@ def test_a_certificate_is_trusted_by_its_authority_or_when_told_not_to_look(
 def test_a_certificate_nobody_vouches_for_is_refused_at_once_with_the_way_out(
     safe: tuple[Shop, str],
 ) -> None:
-    # No deadline would ever be reached: whoever asks again hangs, and the test with it.
+    # The deadline is never reached: a client that retries hangs, and the test with it.
     with pytest.raises(BrokerUnreachable, match=r"not trusted.*option tlsCa"):
         names(Connection(safe[1], retry_seconds=1e9))
 

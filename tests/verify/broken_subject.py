@@ -28,7 +28,7 @@ from holtmq.verify import subject
 
 
 def confirm_before_sync() -> None:
-    """Whoever waits for durability is told as soon as the records are handed over."""
+    """Reports durability as soon as the records are handed over."""
     close_group = FileJournal._close_group
 
     def hasty(journal: FileJournal) -> None:

@@ -58,9 +58,6 @@ class AckTimeout:
         timeout_ms = self._timeout_ms()
         if oldest is None or not timeout_ms:  # the next delivery starts the timer again
             notes.clear()
-            gets = channel.consuming.get_timeouts
-            if gets.get(self._queue) is self:  # false for a consumer of the same queue
-                del gets[self._queue]
             return
         while notes and notes[0][1] < oldest:
             notes.popleft()
@@ -95,8 +92,6 @@ class AckTimeout:
     def _oldest(self) -> int | None:
         """The delivery number of the oldest lease."""
         held = self._holder.held
-        if self._holder is self._channel.consuming.gets:  # it holds leases of all queues
-            return min((number for number, lease in held.items() if lease.queue is self._queue), default=None)
         # Numbers rise in insertion order, but a rollback inserts old numbers at the end.
         return next(iter(held), None) if self._channel.transaction is None else min(held, default=None)
 

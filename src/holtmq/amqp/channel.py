@@ -44,7 +44,7 @@ from holtmq.amqp.methods import (
 )
 from holtmq.amqp.topology import Topology
 from holtmq.amqp.transaction import STEP, Settle, Transaction
-from holtmq.broker.errors import BrokerError
+from holtmq.broker.errors import BrokerError, Conflict
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import PublishProperties
@@ -53,7 +53,7 @@ from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.queue_arguments import queue_text
 from holtmq.broker.work.leases import Holder, Lease, Ledger
 from holtmq.journal.interface import JournalFailed
-from holtmq.wire.properties import PROPERTIES_AT, with_reply_to
+from holtmq.wire.properties import PROPERTIES_AT, read_content_header, with_reply_to
 
 if TYPE_CHECKING:
     from holtmq.amqp.connection import Connection
@@ -101,7 +101,11 @@ class Channel:
         if self._interceptors is not None:
             header = self._interceptors.apply(header, self.connection)
         counts = self.counts
-        properties = self.flow.publish_properties.of(header)
+        try:
+            properties = self.flow.publish_properties.of(header)
+        except Conflict:
+            self._check_user_id(read_content_header(header).user_id)  # RabbitMQ looks at it first
+            raise
         if not properties.plain:
             header, properties = self._check_special(properties, header)
         counts.received += 1
@@ -178,16 +182,7 @@ class Channel:
         self.broker.journal.on_durable(durable)
 
     def _check_special(self, properties: PublishProperties, header: bytes) -> tuple[bytes, PublishProperties]:
-        user = self.connection.user_name
-        if (
-            properties.user_id is not None
-            and properties.user_id != user
-            and not self.connection.may_impersonate
-        ):
-            raise ChannelFault(
-                ReplyCode.PRECONDITION_FAILED,
-                f"user_id property set to '{properties.user_id}' but authenticated user was '{user}'",
-            )
+        self._check_user_id(properties.user_id)
         if properties.direct_reply:
             reply_queue = self.consuming.reply_queue
             if reply_queue is None:
@@ -196,6 +191,14 @@ class Channel:
             header = header[:PROPERTIES_AT] + changed
             properties = self.flow.publish_properties.of(header)
         return header, properties
+
+    def _check_user_id(self, user_id: str | None) -> None:
+        user = self.connection.user_name
+        if user_id is not None and user_id != user and not self.connection.may_impersonate:
+            raise ChannelFault(
+                ReplyCode.PRECONDITION_FAILED,
+                f"user_id property set to '{user_id}' but authenticated user was '{user}'",
+            )
 
     def _return(self, route: Route, header: bytes, body: bytes) -> None:
         self.counts.returned += 1
@@ -307,7 +310,7 @@ class Channel:
 
     def consumer_leases(self) -> int:
         """How many unacked deliveries count against the channel-wide prefetch."""
-        return len(self.ledger) - len(self.consuming.gets.held)
+        return len(self.ledger) - self.consuming.got()
 
     def handle(self, method: Method) -> None:
         """Run a method other than basic.publish. (The frame loop handles basic.ack itself.)"""
@@ -449,6 +452,7 @@ class Channel:
         for consumer in consumers:
             self.broker.after_cancel(consumer.queue)
         self.broker.sessions.discard(self.ledger)
+        self.consuming.closed()
         self.transaction = None  # the garbage collector does not track leases: drop all references
 
     def send(self, method: Method) -> None:

@@ -139,8 +139,8 @@ class Connection:
                 self._work_off(unread + data, 0)
         else:
             self._work_off(data, 0)
-        if self.flow.gathered:
-            self._write_gathered()
+        if self.flow.pending_publishes:
+            self._write_pending_publishes()
         if self.confirming:
             confirming, self.confirming = self.confirming, []
             for channel in confirming:
@@ -181,9 +181,9 @@ class Connection:
             self._deaf = True
             self.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error)))
 
-    def _write_gathered(self) -> None:
+    def _write_pending_publishes(self) -> None:
         try:
-            self.flow.write_gathered()
+            self.flow.write_pending_publishes()
         except JournalFailed as error:
             if not self.confirming:  # a channel with confirms sends nacks instead
                 self._deaf = True

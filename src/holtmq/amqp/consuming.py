@@ -19,7 +19,7 @@ from holtmq.amqp.methods import (
     BasicGetEmpty,
     BasicGetOk,
 )
-from holtmq.amqp.topology import refuse_on_stream
+from holtmq.amqp.topology import refuse_on_stream, refuse_single_active_get
 from holtmq.auth.permissions import Action
 from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
@@ -45,8 +45,8 @@ class Consuming:
         self._channel = channel
         self._broker = channel.broker
         self._connection = channel.connection
-        self.gets = Holder()  # the leases of basic.get
-        self.get_timeouts: dict[Queue, AckTimeout] = {}
+        self.gets: dict[Queue, Getting] = {}  # those that hold nothing are removed when another one is made
+        self._departed: list[Consumer] = []  # cancelled consumers that keep their leases
         self.reply_queue: WorkQueue | None = None
         self.notices: list[BasicCancel] | None = None  # a list: keep them until the delete-ok is sent
 
@@ -144,9 +144,33 @@ class Consuming:
         setting = queue.options.cancel_requeue
         if self._broker.cancel_requeue if setting is None else setting:
             channel.flow.release(channel.ledger.revoke(consumer))
+        elif consumer.held:
+            self._depart(consumer)
         if queue is self.reply_queue:
             self.reply_queue = None
         self._broker.cancel(queue, consumer)
+
+    def _depart(self, consumer: Consumer) -> None:
+        for empty in [one for one in self._departed if not one.held]:
+            self._departed.remove(empty)
+            self._broker.other_holders.remove(empty.queue.id, empty)
+        self._departed.append(consumer)
+        self._broker.other_holders.add(consumer.queue.id, consumer)
+
+    def got(self) -> int:
+        """How many deliveries of basic.get are not settled."""
+        return sum(len(one.held) for one in self.gets.values()) if self.gets else 0
+
+    def other_holders(self) -> "list[Getting | Consumer]":
+        """Holders of leases that are no consumers."""
+        return [*self.gets.values(), *self._departed]
+
+    def closed(self) -> None:
+        """The channel is closed, and its leases have ended."""
+        for holder in self.other_holders():
+            self._broker.other_holders.remove(holder.queue.id, holder)
+        self.gets.clear()
+        self._departed.clear()
 
     def take_back(self, holder: Holder, queue: Queue, upto: int, timeout_ms: int) -> None:
         """Return overdue deliveries to their queue; their consumer is cancelled, or waits until it settles.
@@ -207,6 +231,7 @@ class Consuming:
         queue = channel.topology.queue(name)
         self._connection.rights.check(Action.READ, queue.name)
         refuse_on_stream("basic.get", queue, self._broker.dialect)
+        refuse_single_active_get(queue, self._broker.dialect)
         work_queue = require_work_queue(queue, "consume from it, do not get")
         message = self._broker.get(work_queue)
         if message is None:
@@ -232,12 +257,33 @@ class Consuming:
             queue.figures.got_no_ack += 1
             queue.settle(message)
         else:
-            ledger.grant(queue, message, self.gets)
+            holder = self.gets.get(queue) or self._getting(queue)
+            ledger.grant(queue, message, holder)
+            holder.note_delivery(channel.flow.now_ms, ledger.last)
             counts.get_manual_ack += 1
             queue.figures.got += 1
-            if queue not in self.get_timeouts:
-                self.get_timeouts[queue] = AckTimeout(channel, self.gets, queue)
-            self.get_timeouts[queue].delivered()
+            holder.timeout.delivered()
         channel.send(BasicGetOk(ledger.last, redelivered, message.exchange, message.routing_key, len(queue)))
         for frame in content_frames(channel.number, header, message.body, channel.max_payload):
             channel.outbox.append(frame)
+
+    def _getting(self, queue: WorkQueue) -> "Getting":
+        if self._channel.transaction is None:  # a rollback gives leases back to their holders
+            for empty in [one for one in self.gets.values() if not one.held]:
+                del self.gets[empty.queue]
+                self._broker.other_holders.remove(empty.queue.id, empty)
+        made = self.gets[queue] = Getting(self._channel, queue)
+        self._broker.other_holders.add(queue.id, made)
+        return made
+
+
+class Getting(Holder):
+    """Holds what basic.get took from one queue on one channel."""
+
+    __slots__ = ("channel", "queue", "timeout")
+
+    def __init__(self, channel: "Channel", queue: Queue) -> None:
+        super().__init__()
+        self.channel = channel
+        self.queue = queue
+        self.timeout = AckTimeout(channel, self, queue)

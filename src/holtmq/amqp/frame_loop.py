@@ -102,7 +102,7 @@ class FrameLoop:
         channel: Channel | None
         connection = self._connection
         max_payload = connection.max_payload
-        gathered = connection.flow.gathered
+        pending = connection.flow.pending_publishes
         run = self._run
         elsewhere = b""  # a publish frame known to need the general path; reset when the topology may change
         while end - at >= _OVERHEAD:
@@ -133,8 +133,8 @@ class FrameLoop:
                     tags = self._tags(data, at, end) if end - at >= _ACKS_MIN else ()
                     tag, flags_and_end = _ACK(data, payload_at + 4)
                     at += (len(tags) or 1) * _ACK_BYTES
-                    if gathered:
-                        connection.flow.write_gathered()  # earlier publishes are journalled first
+                    if pending:
+                        connection.flow.write_pending_publishes()  # earlier publishes are journalled first
                     try:
                         if tags:
                             channel.ack_each(tags)
@@ -160,8 +160,8 @@ class FrameLoop:
                     at = self._publish(channel, data, payload_at, stop, end)
                     continue
             at = stop + 1
-            if gathered:
-                connection.flow.write_gathered()
+            if pending:
+                connection.flow.write_pending_publishes()
             if kind == 1 and channel is not None and not channel.closing and channel.partial_route is None:
                 connection.run_method(channel, number, data[payload_at:stop])
             else:

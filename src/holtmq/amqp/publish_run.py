@@ -87,7 +87,7 @@ class PublishRun:
         limit = min(self._limit, max_payload)
         now_ms = flow.now_ms
         append = flow.journal.append
-        gathered, streams = flow.gathered, flow.stream_publishes
+        pending, streams = flow.pending_publishes, flow.stream_publishes
         first_seq = counted = seq = flow.seq
         sample_at = seq + -seq % _SAMPLE
         journalled = False
@@ -197,8 +197,8 @@ class PublishRun:
                         continue
                     message = Message(seq, address, header, body, now_ms, 0, properties & _PRIORITY, True)
                     if found.durable_ids:
-                        if gathered:
-                            flow.write_gathered()
+                        if pending:
+                            flow.write_pending_publishes()
                         message.position = append(_MESSAGE, encode_message(message, found.durable_ids))
                         journalled = True
                 else:

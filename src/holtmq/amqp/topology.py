@@ -31,9 +31,11 @@ from holtmq.amqp.methods import (
 )
 from holtmq.auth.permissions import Action
 from holtmq.broker.dialect import Dialect
+from holtmq.broker.errors import ResourceLocked
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.queue_arguments import queue_text
+from holtmq.broker.topology.queue_options import QueueType
 from holtmq.broker.topology.vhost import refuse_default
 from holtmq.broker.work.work_queue import WorkQueue
 
@@ -236,6 +238,18 @@ def refuse_on_stream(what: str, queue: Queue, dialect: Dialect) -> None:
     if queue.is_stream and dialect.stream_misuse_closes_connection:
         thing = queue_text(queue.name, queue.vhost)
         raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, f"{what} not supported by stream queues {thing}")
+
+
+def refuse_single_active_get(queue: Queue, dialect: Dialect) -> None:
+    """Refuse basic.get beside a single active consumer of a quorum queue, if RabbitMQ's way is selected."""
+    if not dialect.refuse_single_active_get:
+        return
+    options = queue.options
+    if options.queue_type is QueueType.QUORUM and options.single_active_consumer:
+        raise ResourceLocked(
+            f"cannot obtain access to locked {queue_text(queue.name, queue.vhost)}. basic.get operations are "
+            "not supported by quorum queues with single active consumer"
+        )
 
 
 def _one_line(name: str) -> str:

@@ -1,6 +1,6 @@
 """Checks a name and a password without blocking the event loop.
 
-Owns: the order of the checks and the refusals. The order of waiting logins is in ``turns.py``.
+Owns: the order of the checks and the refusals. The order of waiting logins is in ``login_queue.py``.
 Must not touch: the protocol that carried the credentials.
 """
 

@@ -134,6 +134,10 @@ class Identity:
         """Whether the sender has permissions in the vhost at all."""
         return self._access(vhost).is_granted
 
+    def sees(self, vhost: str) -> bool:
+        """Whether lists show the vhost to the sender."""
+        return self.has_tag(MONITORING) or self.may_enter(vhost)
+
     def check(self, right: Right, path: dict[str, str]) -> None:
         """Raise RightMissing if a right is missing. Names in the body are checked later."""
         if id(right) in self._passed or right.is_public:

@@ -15,7 +15,7 @@ from holtmq.auth.users import Vhost
 from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.errors import AccessRefused, Conflict
 from holtmq.broker.figures.client_counts import ClientCounts
-from holtmq.broker.flow import Flow
+from holtmq.broker.flow import EXPIRE_AT_ONCE, Flow
 from holtmq.broker.jobs.board import JobBoard
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.service import PartitionedService
@@ -48,6 +48,7 @@ from holtmq.broker.topology.queue_options import QueueOptions, QueueType
 from holtmq.broker.topology.vhost import VHost, refuse_reserved
 from holtmq.broker.topology.vhosts import VHosts
 from holtmq.broker.work.leases import Ledger
+from holtmq.broker.work.other_holders import OtherHolders
 from holtmq.broker.work.paging import Spill
 from holtmq.broker.work.work_queue import WorkQueue, require_work_queue
 from holtmq.journal.interface import Journal, RecordUnreadable
@@ -88,6 +89,7 @@ class Broker:
         self.removals = Removals(self)
         self.queues_by_id: dict[int, Queue] = {}
         self.counts = ClientCounts()
+        self.other_holders = OtherHolders()
         self.sessions: set[Ledger] = set()  # every holder of leases; a checkpoint includes their messages
         self.max_priority = max_priority
         self.cancel_requeue = cancel_requeue
@@ -484,6 +486,9 @@ class Broker:
                 queue.unacked += 1
                 if queue.persisted:
                     queue.delivered_upto = max(queue.delivered_upto, taken[0].seq)
+                if queue.expiring:
+                    # The answer says how many messages are left: those that expired behind it do not count.
+                    queue.expire(self.flow.now_ms, self.flow.pager, EXPIRE_AT_ONCE)
                 return taken[0]
         return None
 

@@ -18,6 +18,7 @@ class Dialect:
     refuse_quorum_priorities: bool = False
     refuse_global_prefetch: bool = False
     refuse_queue_mode: bool = False
+    refuse_single_active_get: bool = False
     refuse_server_names: bool = False
     stream_misuse_closes_connection: bool = False
     refuse_group_nack: bool = False

@@ -18,7 +18,7 @@ from holtmq.broker.publish.prepared import PreparedPublishes
 from holtmq.broker.publish.publish_properties import PublishPropertiesCache
 from holtmq.broker.publish.publishing import Publishing, PublishOutcome
 from holtmq.broker.publish.record_batch import Batch, CrossKindJournal
-from holtmq.broker.publish.stream_publishes import Gathered, StreamPublishes
+from holtmq.broker.publish.stream_publishes import PendingPublish, StreamPublishes
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import encode_mark, encode_returned
 from holtmq.broker.timer_wheel import TimerWheel
@@ -34,7 +34,7 @@ from holtmq.wire.property_walker import PropertyWalkers
 
 __all__ = ["Flow", "PublishOutcome"]
 
-_EXPIRE_AT_ONCE: Final = 1_000
+EXPIRE_AT_ONCE: Final = 1_000
 _TIMERS_AT_ONCE: Final = 300  # about 15 ms, if each of them places a delayed message
 
 
@@ -48,12 +48,12 @@ class Flow:
         "dead_lettering",
         "delays",
         "dirty",
-        "gathered",
         "journal",
         "memory",
         "now_ms",
         "on_dirty",
         "pager",
+        "pending_publishes",
         "prepares",
         "publish_properties",
         "publishing",
@@ -74,7 +74,7 @@ class Flow:
         self.damage = DamageList(journal)
         self.cross_kind: CrossKindJournal | None = None  # if there are partitioned queues
         self.stream_publishes: StreamPublishes | None = None  # likewise
-        self.gathered: list[Gathered] = []  # stream publishes of this read, not written yet
+        self.pending_publishes: list[PendingPublish] = []  # stream publishes of this read, not written yet
         self.pager = MessagePager(journal, spill or MemorySpill())
         self.vhosts = vhosts
         self.publish_properties = PublishPropertiesCache()
@@ -96,9 +96,9 @@ class Flow:
         exchange.more_copies += more_copies
         self.used_exchanges.add(exchange)
 
-    def write_gathered(self) -> None:
+    def write_pending_publishes(self) -> None:
         """Write what this read has published to streams."""
-        if self.gathered and self.stream_publishes is not None:
+        if self.pending_publishes and self.stream_publishes is not None:
             self.stream_publishes.write()
 
     def place(self, message: Message, queues: Sequence[WorkQueue]) -> None:
@@ -217,7 +217,7 @@ class Flow:
 
     def turn(self) -> None:
         """Complete this turn: deliver, expire, dead-letter, journal, page out."""
-        self.write_gathered()
+        self.write_pending_publishes()
         while self.dirty:
             dirty, self.dirty = self.dirty, []
             self.used.update(dirty)
@@ -284,7 +284,7 @@ class Flow:
             queue.bytes = 0
 
     def _expire(self, queue: WorkQueue) -> None:
-        queue.expire(self.now_ms, self.pager, _EXPIRE_AT_ONCE)
+        queue.expire(self.now_ms, self.pager, EXPIRE_AT_ONCE)
         deadline = queue.store.next_deadline(queue.deadline_ms, self.pager)
         if not deadline:
             queue.expiring = queue.options.message_ttl_ms is not None or len(queue.store) > 0
@@ -328,7 +328,7 @@ class Flow:
     def begin(self, prepared: PreparedPublishes | None = None) -> None:
         """Open a batch: everything journalled until ``commit`` is one record, with what was prepared."""
         assert self.batch is None
-        self.write_gathered()  # earlier publishes are not part of the batch
+        self.write_pending_publishes()  # earlier publishes are not part of the batch
         self.batch = Batch()
         self.batch.prepared = prepared
 

@@ -9,6 +9,7 @@ import importlib
 import click
 
 from holtmq import __version__
+from holtmq.cli.endings import PlainEndings
 
 _VERBS = {
     "serve": "holtmq.cli.serve:serve",
@@ -39,7 +40,7 @@ _VERBS = {
 }
 
 
-class LazyVerbs(click.Group):
+class LazyVerbs(PlainEndings):
     """A group whose commands are imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from holtmq.cli.endings import FAILED
 from holtmq.cli.target import Target, as_json, printable, with_broker
 
 _ROWS: Final = 30
@@ -21,8 +22,9 @@ _WIDE: Final = 200  # columns of the table when the output is not a terminal
 
 
 class HolderRow(msgspec.Struct, frozen=True):
-    """A consumer that holds messages."""
+    """One that holds messages."""
 
+    kind: str
     consumer: str
     connection: str
     client: str
@@ -30,6 +32,8 @@ class HolderRow(msgspec.Struct, frozen=True):
     host: str
     unacked: int
     since: int
+    channel: int | None = None
+    expires: int | None = None
 
 
 class FindingRow(msgspec.Struct, frozen=True):
@@ -73,8 +77,15 @@ class QueuesAnswer(msgspec.Struct, frozen=True):
 @as_json
 @with_broker
 def stuck(target: Target, as_json: bool) -> None:
-    """List what needs attention, since when, and which client holds it. Exit status 1 if anything does."""
-    answer = target.api().get(AttentionAnswer, "v1", "dashboard", "attention")
+    """List what needs attention, since when, and which client holds it.
+
+    Exit status 0: nothing does; 1: something does; 2: this could not be found out.
+    """
+    try:
+        answer = target.api().get(AttentionAnswer, "v1", "dashboard", "attention")
+    except click.ClickException as unknown:
+        unknown.show()
+        raise SystemExit(FAILED) from None
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(answer.findings)).decode())
     elif not answer.findings:
@@ -84,13 +95,7 @@ def stuck(target: Target, as_json: bool) -> None:
             where = one.name if one.vhost in (None, "/") else f"{one.name} (vhost {one.vhost})"
             click.echo(printable(f"{one.severity:<4}  {where}: {one.text}; since {_moment(one.since)}"))
             for who in one.who:
-                name = who.client or who.consumer
-                click.echo(
-                    printable(
-                        f"      {name}: user {who.user}, {who.host}, consumer {who.consumer}, "
-                        f"{who.unacked} unacked since {_moment(who.since)}"
-                    )
-                )
+                click.echo(printable(f"      {_holder(who)}"))
     if answer.findings:
         raise SystemExit(1)
 
@@ -120,8 +125,7 @@ def top(target: Target, every: float, once: bool, sort: str, as_json: bool) -> N
     def look() -> QueuesAnswer:
         descending = "false" if sort == "name" else "true"
         query = f"sort={sort}&descending={descending}&limit={_ROWS}"
-        raw = api.send("GET", "v1", "dashboard", "queues", query=query)
-        return msgspec.json.decode(raw, type=QueuesAnswer)
+        return api.get(QueuesAnswer, "v1", "dashboard", "queues", query=query)
 
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(look().rows)).decode())
@@ -138,6 +142,17 @@ def top(target: Target, every: float, once: bool, sort: str, as_json: bool) -> N
                 live.update(_table(look()), refresh=True)
         except KeyboardInterrupt:
             return
+
+
+def _holder(who: HolderRow) -> str:
+    name = who.client or who.consumer or who.connection
+    how = {
+        "get": f"basic.get on channel {who.channel}",
+        "cancelled": f"cancelled consumer {who.consumer} on channel {who.channel}",
+        "lease": f"lease {who.consumer} over HTTP until {_moment(who.expires)}",
+    }.get(who.kind, f"consumer {who.consumer}")
+    text = f"{name}: user {who.user}, {who.host}, {how}, {who.unacked} unacked since {_moment(who.since)}"
+    return f"{text}; connection {who.connection}" if who.kind in ("get", "cancelled") else text
 
 
 def _table(answer: QueuesAnswer) -> Table:

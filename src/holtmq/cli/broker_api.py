@@ -87,21 +87,35 @@ class BrokerApi:
 
     def connect(self) -> None:
         """Connect and check the login; BrokerUnreachable when there is no broker."""
+        self.open()
+        self.get(UserRow, "whoami")
+
+    def open(self) -> None:
+        """Connect without a login; BrokerUnreachable when nothing listens there."""
         try:
             self._connection.connect()
         except ssl.SSLError as error:
             raise click.ClickException(f"{self._url} answers, but {_tls_trouble(error)}") from None
         except OSError as error:
             raise BrokerUnreachable(f"no broker answers at {self._url} ({error.strerror or error})") from None
-        self.get(UserRow, "whoami")
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
-    def get(self, kind: type[T], *path: str) -> T:
+    def get(self, kind: type[T], *path: str, query: str = "") -> T:
         """GET this path; return the decoded answer."""
-        return msgspec.json.decode(self._request("GET", path, b""), type=kind)
+        return self.decoded(kind, self._request("GET", path, b"", query))
+
+    def decoded(self, kind: type[T], answer: bytes) -> T:
+        """The body of an answer; exits with an error when it is not what a broker of this version sends."""
+        try:
+            return msgspec.json.decode(answer, type=kind)
+        except msgspec.MsgspecError as error:
+            raise click.ClickException(
+                f"{self._url} did not answer like a HoltMQ broker of this version ({error}): "
+                "another server, or another version?"
+            ) from None
 
     def send(
         self,
@@ -121,10 +135,18 @@ class BrokerApi:
             response = self._ask("GET", path, b"", query, NO_HEADERS)
             if response.status >= 300:
                 raise click.ClickException(self._refusal(response.status, response.read()))
-            while piece := response.read(_PIECE):
-                yield piece
         except (OSError, http.client.HTTPException) as error:
-            raise click.ClickException(f"{self._url} did not answer: {error}") from None
+            raise self._silence(error) from None
+        while True:
+            try:
+                piece = response.read(_PIECE)
+            except (OSError, http.client.HTTPException) as error:
+                raise self._silence(error) from None
+            if not piece:
+                break
+            yield piece
+        if response.length:  # what a read with a size does not report
+            raise self._silence(http.client.IncompleteRead(b"", response.length))
 
     def _ask(
         self, method: str, path: tuple[str, ...], body: bytes, query: str, headers: Mapping[str, str]
@@ -147,11 +169,25 @@ class BrokerApi:
             response = self._ask(method, path, body, query, headers)
             answer = response.read()
         except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
-            raise NoAnswer(f"{self._url} did not answer: {error}") from None
+            raise self._silence(error) from None
         if response.status >= 300:
             raise click.ClickException(self._refusal(response.status, answer))
         return answer
+
+    def _silence(self, error: OSError | http.client.HTTPException) -> NoAnswer:
+        self._connection.close()
+        match error:
+            case TimeoutError():
+                return NoAnswer(f"{self._url} did not answer within {_TIMEOUT:g} s")
+            case http.client.RemoteDisconnected():
+                return NoAnswer(f"{self._url} closed the connection without an answer")
+            case http.client.IncompleteRead():
+                return NoAnswer(f"{self._url} closed the connection in the middle of an answer")
+            case http.client.HTTPException():
+                return NoAnswer(
+                    f"{self._url} does not speak HTTP: is it another port than the broker's HTTP port?"
+                )
+        return NoAnswer(f"{self._url} did not answer: {error.strerror or error}")
 
     def _refusal(self, status: int, answer: bytes) -> str:
         try:
@@ -163,7 +199,9 @@ class BrokerApi:
             return f"{self._url} refused the login of user '{self._user}' (--user, --password)"
         if status == 401:
             return f"{self._url} refused the token (--token): {reason}"
-        return reason or f"{self._url} answered with status {status}"
+        if not reason:
+            return f"{self._url} answered with status {status}, as another server or a proxy would"
+        return f"{self._url} answered with status {status}: {reason}" if status >= 500 else reason
 
     def users(self) -> list[UserRow]:
         """All users."""

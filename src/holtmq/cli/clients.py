@@ -85,8 +85,7 @@ def list_connections(target: Target, text: str, as_json: bool) -> None:
     api, rows = target.api(), list[ConnectionRow]()
     while True:
         query = f"limit=500&offset={len(rows)}&text={quote(text)}"
-        raw = api.send("GET", "v1", "dashboard", "connections", query=query)
-        page = msgspec.json.decode(raw, type=ConnectionsAnswer)
+        page = api.get(ConnectionsAnswer, "v1", "dashboard", "connections", query=query)
         rows += page.rows
         if not page.rows or len(rows) >= page.total:
             break
@@ -142,8 +141,9 @@ def cancel_consumer(
 ) -> None:
     """Cancel the consumer TAG, as listed; its client is told, and what it holds goes back to the queue."""
     body = {"consumer_tag": tag, "vhost": vhost, "queue": queue, "connection": connection_name}
-    raw = target.api().send("POST", "v1", "operator", "consumers", "cancel", body=body)
-    answer = msgspec.json.decode(raw, type=CancelAnswer)
+    api = target.api()
+    raw = api.send("POST", "v1", "operator", "consumers", "cancel", body=body)
+    answer = api.decoded(CancelAnswer, raw)
     click.echo(f"Consumer '{tag}' cancelled.")
     if not answer.told:
         click.echo("Its client does not understand basic.cancel, and still believes that it consumes.")
@@ -168,8 +168,9 @@ def route_test(target: Target, name: str, routing_key: str, headers: str, as_jso
     except msgspec.MsgspecError as error:
         raise click.ClickException(f"the headers are not a JSON object: {error}") from None
     body = {"vhost": vhost, "exchange": name, "routing_key": routing_key, "headers": values}
-    raw = target.api().send("POST", "v1", "dashboard", "route-test", body=body)
-    answer = msgspec.json.decode(raw, type=RouteAnswer)
+    api = target.api()
+    raw = api.send("POST", "v1", "dashboard", "route-test", body=body)
+    answer = api.decoded(RouteAnswer, raw)
     if as_json:
         click.echo(msgspec.json.format(raw).decode())
     elif answer.queues or answer.delayed_by:

@@ -93,8 +93,8 @@ def list_letters(
     target: Target, which: Mapping[str, object], filters: tuple[str, ...], as_json: bool
 ) -> None:
     """List dead letters, grouped by error signature, the most frequent first."""
-    raw = target.api().send("GET", "v1", "operator", "dead-letters", query=_query(which, filters))
-    answer = msgspec.json.decode(raw, type=SignaturesAnswer)
+    query = _query(which, filters)
+    answer = target.api().get(SignaturesAnswer, "v1", "operator", "dead-letters", query=query)
     columns = ("count", "signature", "kind", "vhost", "queue", "in", "group", "reason", "text")
     if as_json:
         show(answer.signatures, (*columns, "first", "last"), as_json)
@@ -146,9 +146,10 @@ def discard(
 @with_broker
 def export(target: Target, which: Mapping[str, object], filters: tuple[str, ...], output: BinaryIO) -> None:
     """Write dead letters as JSON lines; they stay where they are."""
-    for piece in target.api().pieces(
-        "v1", "operator", "dead-letters", "export", query=_query(which, filters)
-    ):
+    query = _query(which, filters)
+    pieces = target.api().pieces("v1", "operator", "dead-letters", "export", query=query)
+    output.write(next(pieces, b""))  # creates the file, now that the broker has answered
+    for piece in pieces:
         output.write(piece)
 
 

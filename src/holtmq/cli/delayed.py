@@ -61,7 +61,7 @@ def list_delayed(
         query = urlencode(
             {**given, "limit": min(limit - len(rows), 500), **({"after": after} if after else {})}
         )
-        page = msgspec.json.decode(api.send("GET", "v1", "delayed", query=query), type=DelayedPage)
+        page = api.get(DelayedPage, "v1", "delayed", query=query)
         rows += page.messages
         after = page.next or ""
         if not after:
@@ -94,7 +94,7 @@ def deliver(target: Target, ids: tuple[str, ...]) -> None:
     """Deliver the messages with these IDS now."""
     api = target.api()
     for one in ids:
-        answer = msgspec.json.decode(api.send("POST", "v1", "delayed", one, "deliver"), type=Delivered)
+        answer = api.decoded(Delivered, api.send("POST", "v1", "delayed", one, "deliver"))
         where = ", ".join(answer.queues) or "no queue: nothing is bound for it"
         click.echo(f"Delayed message {one} delivered to {where}.")
 

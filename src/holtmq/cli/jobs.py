@@ -121,14 +121,14 @@ def _target(options: Mapping[str, object]) -> dict[str, object]:
 
 def follow(api: BrokerApi, raw: bytes, as_json: bool, *, detach: bool = False) -> None:
     """Wait for the end of a job and say what came of it; exit status 1 if it failed."""
-    row = msgspec.json.decode(raw, type=JobRow)
+    row = api.decoded(JobRow, raw)
     try:
         while row.state == "running" and not detach:
             click.echo(
                 f"job {row.id}: {row.scanned:,} of {row.total:,} looked at, {row.done:,} done", err=True
             )
             raw = api.send("GET", "v1", "operator", "jobs", row.id, query=_WAIT)
-            row = msgspec.json.decode(raw, type=JobRow)
+            row = api.decoded(JobRow, raw)
     except KeyboardInterrupt:
         click.echo(f"job {row.id} goes on in the broker; `holt job cancel {row.id}` stops it", err=True)
         raise SystemExit(130) from None

@@ -17,9 +17,11 @@ from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.rehearsal import live_positions, rehearse
 from holtmq.journal import JournalError, JournalLocked
+from holtmq.journal.checkpoint import position_of
 from holtmq.journal.disk import OsDisk
 from holtmq.journal.inspection import CheckReport, Fold, Listed, Where, check, dump, view
 from holtmq.journal.interface import RecordUnreadable
+from holtmq.journal.manifest import NAME as MANIFEST
 from holtmq.journal.names import put_names_right, wrong_names
 from holtmq.journal.records import KIND_NAMES
 from holtmq.journal.recovery import TailWalk, survey
@@ -49,7 +51,7 @@ def check_command(folder: Path, as_json: bool) -> None:
     It runs the code that a broker runs at its start. Exit status 1 when the broker would not start, or when
     something is damaged.
     """
-    disk = OsDisk(folder)
+    disk = _disk(folder)
     owner = _owner(disk)
     report = check(disk, _fold(disk))
     if as_json:
@@ -67,7 +69,7 @@ def damaged_command(folder: Path, as_json: bool) -> None:
 
     A broker sets them aside and continues. Exit status 1 when there are any.
     """
-    disk = OsDisk(folder)
+    disk = _disk(folder)
     try:
         found = survey(disk)
         view_of = ViewingJournal(disk)
@@ -107,7 +109,7 @@ def scrub_command(folder: Path, rate: float) -> None:
 
     Exit status 1 when something is damaged.
     """
-    disk = OsDisk(folder)
+    disk = _disk(folder)
     owner = _owner(disk)
     bases = [base for base in map(base_of, disk.list()) if base is not None]
     read = found = 0
@@ -131,7 +133,7 @@ def scrub_command(folder: Path, rate: float) -> None:
 @click.option("--payload", is_flag=True, help="Show the payload too (hexadecimal).")
 def dump_command(folder: Path, as_json: bool, kinds: tuple[int, ...], first: int, payload: bool) -> None:
     """List the records in FOLDER: file, position, kind, size."""
-    disk = OsDisk(folder)
+    disk = _disk(folder)
     report = check(disk)
     for record in dump(disk, report):
         if kinds and record.kind not in kinds:
@@ -154,7 +156,7 @@ def repair_command(folder: Path, yes: bool) -> None:
 
     The bytes that are replaced are kept in files that end in .removed.
     """
-    disk = OsDisk(folder)
+    disk = _disk(folder)
     try:
         disk.lock()
     except JournalLocked as exc:
@@ -209,6 +211,16 @@ def _announced_plan(disk: OsDisk) -> RepairPlan:
     if plan.hopeless:
         raise click.ClickException("restore the files named above from a backup, then check again")
     return plan
+
+
+def _disk(folder: Path) -> OsDisk:
+    """The files of FOLDER; exits if there is no journal, before a lock is left in the wrong folder."""
+    names = [entry.name for entry in folder.iterdir()]
+    if not any(
+        name == MANIFEST or base_of(name) is not None or position_of(name) is not None for name in names
+    ):
+        raise click.ClickException(f"there is no journal in {folder}: name the data folder of a broker")
+    return OsDisk(folder)
 
 
 def _fold(disk: OsDisk) -> Fold:

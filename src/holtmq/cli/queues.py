@@ -40,7 +40,7 @@ class QueueRow(msgspec.Struct, frozen=True):
 
 
 class PauseAnswer(msgspec.Struct, frozen=True):
-    by: str = ""
+    by: str
     reason: str = ""
 
 
@@ -131,8 +131,8 @@ def list_queues(target: Target, vhost: str | None, as_json: bool) -> None:
 def peek_queue(target: Target, name: str, count: int, skip: int, as_json: bool, vhost: str) -> None:
     """Show messages that wait in queue NAME; none is removed or marked as redelivered."""
     query = f"limit={count}&offset={skip}"
-    raw = target.api().send("GET", "v1", "dashboard", "queues", vhost, name, "messages", query=query)
-    answer = msgspec.json.decode(raw, type=PeekAnswer)
+    where = ("v1", "dashboard", "queues", vhost, name, "messages")
+    answer = target.api().get(PeekAnswer, *where, query=query)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(answer.messages)).decode())
         return
@@ -152,8 +152,9 @@ def peek_queue(target: Target, name: str, count: int, skip: int, as_json: bool, 
 @with_broker
 def pause_queue(target: Target, name: str, reason: str, vhost: str) -> None:
     """Pause queue NAME: it takes messages and hands out none, also after a restart of the broker."""
-    raw = target.api().send("PUT", "v1", "operator", "queues", vhost, name, "pause", body={"reason": reason})
-    answer = msgspec.json.decode(raw, type=PauseAnswer)
+    api = target.api()
+    raw = api.send("PUT", "v1", "operator", "queues", vhost, name, "pause", body={"reason": reason})
+    answer = api.decoded(PauseAnswer, raw)
     why = f" ({answer.reason})" if answer.reason else ""
     click.echo(f"Queue '{name}' in vhost '{vhost}' is paused by {answer.by}{why}.")
 

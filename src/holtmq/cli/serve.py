@@ -4,13 +4,16 @@ Owns: reading the configuration and setting up logging. Must not touch: listener
 ``holtmq.process`` runs those.
 """
 
+import logging
 from pathlib import Path
 
 import click
 
 from holtmq import __version__, logs
 from holtmq.cli.settings import load_or_exit, with_settings
-from holtmq.config import Config
+from holtmq.config import Config, LogFormat
+
+log = logging.getLogger(__name__)
 
 
 @click.command()
@@ -29,7 +32,11 @@ def serve(config_file: Path | None, standby: bool, **options: object) -> None:
         options["journal__replica_standby"] = True
     config = load_or_exit(config_file, options).config
     logs.configure(config.log)
-    click.echo(welcome(config))
+    if config.log.format is LogFormat.JSON:  # a line that is not JSON would be an error of the log's reader
+        where = "memory only" if config.data.memory else str(config.data.dir)
+        log.info("starting", extra={"version": __version__, "data": where})
+    else:
+        click.echo(welcome(config))
 
     from holtmq.process import serve as run  # imports the whole broker, which --help does not need
 

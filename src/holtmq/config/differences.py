@@ -117,6 +117,13 @@ DIFFERENCES: Final = (
         "compatibility.refuse_queue_mode",
     ),
     Difference(
+        "`basic.get` on a quorum queue with `x-single-active-consumer`",
+        "405",
+        "served, as on a classic queue",
+        "an operator can look at such a queue",
+        "compatibility.refuse_single_active_get",
+    ),
+    Difference(
         "quorum queue or stream with a name made by the broker",
         "406",
         "created",

@@ -102,6 +102,9 @@ class Compatibility(msgspec.Struct, frozen=True, kw_only=True):
     refuse_queue_mode: Annotated[
         bool, _as_rabbitmq("Refuse x-queue-mode on a quorum queue or a stream with 406.")
     ] = False
+    refuse_single_active_get: Annotated[
+        bool, _as_rabbitmq("Refuse basic.get on a quorum queue with a single active consumer with 405.")
+    ] = False
     refuse_server_names: Annotated[
         bool, _as_rabbitmq("Refuse a quorum queue or a stream without a name with 406.")
     ] = False

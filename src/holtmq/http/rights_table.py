@@ -4,14 +4,14 @@ Owns: its layout. Must not touch: the rights; the rows come from the route table
 """
 
 from holtmq.auth.rights import role_of
-from holtmq.http.management.api import ROWS
+from holtmq.http.management.api import ENDPOINTS as MANAGEMENT
 from holtmq.http.routes import ENDPOINTS
 
 
 def markdown() -> str:
     """Both route tables as Markdown, sorted by path."""
     queues = [(row.path, row.method, row.right) for row in ENDPOINTS]
-    management = [(row.path, row.method, row.right) for row in ROWS]
+    management = [(row.path, row.method, row.right) for row in MANAGEMENT]
     parts: list[str] = []
     for title, rows in (("Partitioned queues, operation, dashboard", queues), ("Management", management)):
         parts += [

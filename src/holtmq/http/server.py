@@ -13,11 +13,13 @@ from typing import Final
 from holtmq.http.engine.app import Application
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.cross_site import CrossSite
+from holtmq.http.engine.endpoints import Conventions
 from holtmq.http.engine.engine import Engine
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.protocol import HttpConnection
 from holtmq.http.hot_routes import HotApis, HotRoutes
-from holtmq.http.management.api import ManagementApi
+from holtmq.http.management import api as management
+from holtmq.http.management.conventions import conventions
 from holtmq.http.operator.system import resident_bytes
 from holtmq.http.routes import ENDPOINTS
 
@@ -38,7 +40,10 @@ class HttpServer:
         self._servers: list[asyncio.Server] = []
         self.addresses: list[tuple[str, int, bool]] = []  # host, port, whether with TLS
         http = context.config.http
-        find = self._hot.find_before(Application(context, ENDPOINTS).find, ManagementApi(context).find)
+        own = Application(context, ENDPOINTS, Conventions())
+        brief = context.broker.dialect.brief_http_refusals
+        rabbitmq = Application(context, management.ENDPOINTS, conventions(brief_refusals=brief))
+        find = self._hot.find_before(own.find, rabbitmq.find)
         self.engine = Engine(
             find,
             context.authenticator,

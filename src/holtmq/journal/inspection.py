@@ -304,7 +304,7 @@ def _check_live(report: CheckReport, live: LivePositions, dropped: Dropped) -> N
     Where a segment before the checkpoint ended is written nowhere: the next one may have been deleted.
     """
     bases = [segment.base for segment in report.segments]
-    for segment, stop in zip(report.segments, [*bases[1:], 1 << 64], strict=True):
+    for segment, stop in zip(report.segments, [*bases, 1 << 64][1:], strict=True):
         if segment.header is None:
             continue
         table, end = segment.held, segment.end

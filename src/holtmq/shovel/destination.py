@@ -58,6 +58,7 @@ class Moved(NamedTuple):
     routing_key: str
     properties: bytes
     body: bytes
+    offset: int | None = None  # in the stream that it comes from
 
 
 class Destination(Protocol):
@@ -112,9 +113,9 @@ class AmqpDestination:
     def publish(self, message: Moved, redelivered: bool, mark: bytes | None) -> None:
         """Publish the next message."""
         self._number += 1
-        self._link.publish(*message)
+        exchange, key, properties, body, _ = message
+        self._link.publish(exchange, key, properties, body)
         if self._confirms:
-            exchange, key, properties, body = message
             self._sent[self._number] = exchange, key, properties, len(body)
 
     def acked(self, mark: bytes | None) -> None:
@@ -206,6 +207,8 @@ class LocalDestination:
             )
         if definition.dest_exchange:
             self._vhost.exchange(definition.dest_exchange)
+        if name is not None and self._progress.from_stream:
+            self._progress.aim_at(self._vhost.name, name, self._vhost.queues[name].id)
 
     def publish(self, message: Moved, redelivered: bool, mark: bytes | None) -> None:
         """Publish the next message."""
@@ -231,17 +234,19 @@ class LocalDestination:
         flow.commit()
 
     def _publish_all(self, collected: list[tuple[Moved, bool, bytes | None]]) -> None:
-        moved: list[tuple[bool, bytes | None]] = []
+        moved: list[tuple[bool, bytes | None, int | None]] = []
         for message, redelivered, mark in collected:
             self._number += 1
             refusal = self._place(message)
             if refusal:
                 self._verdicts.put_nowait(Verdict(self._number, False, refusal))
+                if message.offset is not None:
+                    break  # a stream keeps its order: what follows must not overtake
             else:
-                moved.append((redelivered, mark))
+                moved.append((redelivered, mark, message.offset))
         # Only now: an error above undoes the whole batch, and its messages must not be taken for moved.
-        for redelivered, mark in moved:
-            self._progress.moved(redelivered, mark)
+        for redelivered, mark, offset in moved:
+            self._progress.moved(redelivered, mark, offset)
         if moved and self._definition.ack_mode is AckMode.ON_CONFIRM:
             stored = self._progress.take(asyncio.get_running_loop().time())
             self._broker.parameters.put(stored)

@@ -22,8 +22,9 @@ from holtmq.broker.topology.shovels import (
 from holtmq.http.engine.shovel_listing import ShovelRow
 from holtmq.shovel.destination import AmqpDestination, Inside, LocalDestination
 from holtmq.shovel.link import Link, LinkLost
-from holtmq.shovel.progress import Progress
+from holtmq.shovel.progress import Progress, is_needed
 from holtmq.shovel.stamping import Stamp
+from holtmq.shovel.stream_source import StreamSource, is_stream
 from holtmq.shovel.transfer import Counts, Doubts, Finished, Transfer
 from holtmq.wire.tables import FieldTable
 
@@ -44,6 +45,7 @@ class _Shovel:
     doubts: Doubts
     state: str = "starting"
     error: str = ""
+    failing_since: float | None = None  # the first failure after it last ran
     connects: int = 0
     source: Address | None = None  # in use
     destination: Address | None = None
@@ -127,7 +129,7 @@ class ShovelService:
         stored = broker.parameters.all(component=COMPONENT)
         wanted = {(parameter.vhost, parameter.name): parameter.value for parameter in stored}
         for old in broker.parameters.all(component=PROGRESS_COMPONENT):
-            if (old.vhost, old.name) not in wanted:
+            if (old.vhost, old.name) not in wanted and not is_needed(old, self._queue_id):
                 broker.parameter_changes.delete(old.vhost, PROGRESS_COMPONENT, old.name)
         self._broken = {key: why for key, why in self._broken.items() if key in wanted}
         for key in [key for key, shovel in self._running.items() if wanted.get(key) != shovel.value]:
@@ -135,6 +137,11 @@ class ShovelService:
         for key, value in wanted.items():
             if key not in self._running:
                 self._begin(key, value)
+
+    def _queue_id(self, vhost: str, name: str) -> int | None:
+        found = self._inside.broker.vhosts.get(vhost)
+        queue = None if found is None else found.queues.get(name)
+        return None if queue is None else queue.id
 
     def _begin(self, key: _Key, value: bytes, before: _Shovel | None = None) -> None:
         try:
@@ -144,12 +151,20 @@ class ShovelService:
             return
         self._broken.pop(key, None)
         if before is None:
-            progress = Progress(*key, value, self._inside.broker.parameters, definition.prefetch)
+            progress = Progress(
+                *key,
+                value,
+                self._inside.broker.parameters,
+                definition.prefetch,
+                is_stream(definition.src_consumer_args),
+            )
             counts = Counts(forwarded=progress.forwarded, redelivered=progress.redelivered)
             doubts = Doubts(progress.marks)
         else:
             progress, counts, doubts = before.progress, before.counts, before.doubts
         shovel = _Shovel(*key, value, definition, self._clock(), progress, counts, doubts)
+        if before is not None:
+            shovel.failing_since = before.failing_since
         self._running[key] = shovel
         shovel.task = asyncio.create_task(self._keep_running(shovel), name=f"shovel {key[1]}")
 
@@ -193,11 +208,17 @@ class ShovelService:
                 def refused(reason: str) -> None:
                     shovel.error = reason
 
+                stream = None
+                if shovel.progress.from_stream:
+                    stream = StreamSource(shovel.progress)
+                    if isinstance(destination, LocalDestination):
+                        shovel.counts.forwarded = shovel.progress.forwarded  # where this run begins
                 shovel.transfer = transfer = Transfer(
-                    definition, source, destination, shovel.counts, shovel.doubts, stamp, refused
+                    definition, source, destination, shovel.counts, shovel.doubts, stamp, refused, stream
                 )
                 await transfer.prepare()
                 shovel.connects += 1
+                shovel.failing_since = None
                 self._enter(shovel, "running")
                 await transfer.run()
             finally:
@@ -259,6 +280,8 @@ class ShovelService:
 
     def _failed(self, shovel: _Shovel, reason: str) -> None:
         shovel.error = reason
+        if shovel.failing_since is None:
+            shovel.failing_since = self._clock()
         log.warning("shovel stopped", extra={"shovel": shovel.name, "vhost": shovel.vhost, "reason": reason})
         self._enter(shovel, "terminated")
 
@@ -297,8 +320,11 @@ class ShovelService:
             redelivered=counts.redelivered,
             skipped=counts.skipped,
             refused=counts.refused,
+            first_offset=shovel.progress.first_offset,
+            last_offset=shovel.progress.last_offset,
             connects=shovel.connects,
             last_error=shovel.error or None,
+            failing_since=None if shovel.failing_since is None else int(shovel.failing_since * 1000),
         )
 
 

@@ -24,7 +24,7 @@ class Stamp:
         self._about = about
         self._clock = clock
 
-    def __call__(self, message: Content) -> Moved:
+    def __call__(self, message: Content, offset: int | None = None) -> Moved:
         """The message as it is published."""
         definition, method = self._definition, message.method
         exchange, key = method.exchange, method.routing_key
@@ -36,7 +36,7 @@ class Stamp:
                 exchange = definition.dest_exchange
             if definition.dest_exchange_key is not None:
                 key = definition.dest_exchange_key
-        return Moved(exchange, key, self._properties(message.properties), message.body)
+        return Moved(exchange, key, self._properties(message.properties), message.body, offset)
 
     def _properties(self, received: bytes) -> bytes:
         definition, out = self._definition, received

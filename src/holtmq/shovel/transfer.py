@@ -1,8 +1,9 @@
 """One run of a shovel: from a consumer at the source to publishes at the destination, until something fails.
 
 Owns: which message is acknowledged when. A message is acknowledged at the source after the destination has
-confirmed it, so that a failure of either side delivers it again: at least once. Must not touch: connecting,
-trying again, what is shown.
+confirmed it, so that a failure of either side delivers it again: at least once. From a stream,
+which removes nothing, messages are taken in order from the offset that was reached. Must not touch:
+connecting, trying again, what is shown.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from holtmq.broker.topology.shovels import AckMode, ShovelDefinition
 from holtmq.shovel.destination import Destination, Moved, ensure_queue
 from holtmq.shovel.link import Content, Link, LinkLost
 from holtmq.shovel.progress import MARK_SIZE
+from holtmq.shovel.stream_source import StreamSource
 from holtmq.wire.properties import with_headers
 from holtmq.wire.tables import FieldTable
 
@@ -92,6 +94,7 @@ class _Pending(NamedTuple):
     tag: int
     redelivered: bool
     mark: bytes | None
+    offset: int | None
 
 
 def mark_of(message: Content) -> bytes | None:
@@ -119,8 +122,9 @@ class Transfer:
     destination: Destination
     counts: Counts
     doubts: Doubts
-    transform: Callable[[Content], Moved]
+    transform: Callable[[Content, int | None], Moved]
     on_refusal: Callable[[str], None]
+    stream: StreamSource | None = None
     remaining: int | None = None  # to publish; None: no end
     remaining_unacked: int | None = None  # to be accepted
     pending: dict[int, _Pending] = field(default_factory=dict)  # published, by number
@@ -150,6 +154,8 @@ class Transfer:
         if not no_ack:
             await source.call(BasicQos(prefetch_count=definition.prefetch), BasicQosOk)
         arguments = cast(FieldTable, definition.src_consumer_args)  # every JSON value is a field value
+        if self.stream is not None:
+            arguments = self.stream.consumer_arguments(arguments)
         await source.call(BasicConsume(queue, no_ack=no_ack, arguments=arguments), BasicConsumeOk)
         self.doubts.reconnected()
 
@@ -195,20 +201,31 @@ class Transfer:
             self._left_alone = True
             return False  # it returns to its queue when the connection closes
         confirms = self.definition.ack_mode is AckMode.ON_CONFIRM
-        mark = mark_of(message) if confirms else None
+        offset, mark = None, None
+        if self.stream is not None:
+            offset, message = self.stream.take(message)
+            if not self.stream.is_new(offset):
+                return self._skip(method)
+        elif confirms:
+            mark = mark_of(message)
         if self.doubts.was_moved(mark):
-            self.counts.skipped += 1
-            self.source.send(BasicAck(method.delivery_tag))
-            return False
+            return self._skip(method)
         if self.remaining is not None:
             self.remaining -= 1
         self._number += 1
-        self.destination.publish(self.transform(message), method.redelivered, mark)
+        self.destination.publish(self.transform(message, offset), method.redelivered, mark)
         if confirms:
-            self.pending[self._number] = _Pending(method.delivery_tag, method.redelivered, mark)
+            self.pending[self._number] = _Pending(method.delivery_tag, method.redelivered, mark, offset)
         else:
             self._count(method.redelivered)
+            if self.stream is not None and offset is not None:
+                self.stream.accepted(offset, None)
         return True
+
+    def _skip(self, method: BasicDeliver) -> bool:
+        self.counts.skipped += 1
+        self.source.send(BasicAck(method.delivery_tag))
+        return False
 
     async def _settle(self) -> None:
         """The destination's verdicts back to the source."""
@@ -234,6 +251,9 @@ class Transfer:
         for message in messages:
             self._count(message.redelivered)
             self.doubts.moved(message.mark)
+        if self.stream is not None and (last := messages[-1].offset) is not None:
+            first_pending = next(iter(self.pending.values()), None)
+            self.stream.accepted(last, None if first_pending is None else first_pending.offset)
         try:
             if self._held or self._left_alone or len(messages) == 1:
                 # An ack for several would include lower tags: of refused messages, or of unpublished ones.
@@ -252,8 +272,10 @@ class Transfer:
         """Return messages to their queue after a pause: at once, they would come back at once."""
         self.counts.refused += max(1, len(messages))
         self.on_refusal(reason)
+        if self.stream is not None:
+            raise LinkLost(reason)  # a stream takes nothing back; the next run begins with this message
         loop = asyncio.get_running_loop()
-        for tag, _, _ in messages:
+        for tag, _, _, _ in messages:
             if self.remaining is not None:
                 self.remaining += 1
             self._held[tag] = loop.call_later(_REFUSED_SECONDS, self._return, tag)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from holtmq.spark.client import BrokerClient
 from holtmq.spark.ddl import quoted
 from holtmq.spark.errors import InvalidOption
-from holtmq.spark.offsets import Head
 from holtmq.spark.options import Selection, source_options
 from holtmq.spark.relations import Relation, split_relation
 from holtmq.spark.schema import COLUMNS
@@ -91,16 +90,13 @@ def create_tables(
         else:
             theirs.add(str(row["tableName"]).lower())
     made: dict[str, str] = {}
-    for name, relation in _names([head.name for head in sorted(heads, key=_created)], theirs):
+    by_age = sorted(heads, key=lambda head: head.number)
+    for name, relation in _names([head.name for head in by_age], theirs):
         comment = comment_of({**given, **_selected(relation)})
         columns = ", ".join(f"{quoted(c)} {kind}" for c, kind in COLUMNS[split_relation(relation)[1]].items())
         spark.sql(f"CREATE TABLE {where}.{quoted(name)} ({with_comment(columns, comment)}) USING holtmq")
         made[name] = relation
     return made
-
-
-def _created(head: Head) -> int:
-    return head.number
 
 
 def _selected(relation: str) -> dict[str, str]:
@@ -116,10 +112,10 @@ def _names(queues: Sequence[str], taken: set[str]) -> Iterator[tuple[str, str]]:
     """
     fit = [queue for queue in queues if _fit(queue) == queue]
     relations = [(queue, queue) for queue in [*fit, *(queue for queue in queues if _fit(queue) != queue)]]
-    for side in (Relation.DEAD_LETTERS, Relation.DELIVERIES):
+    for kind in (Relation.DEAD_LETTERS, Relation.DELIVERIES):
         # Only a pattern selects a queue with a comma in its name, and a pattern selects messages.
         relations += [
-            (f"{queue}_{side.value}", f"{queue}${side.value}")
+            (f"{queue}_{kind.value}", f"{queue}${kind.value}")
             for _, queue in relations[: len(queues)]
             if "," not in queue
         ]

@@ -291,10 +291,10 @@ class TestBroker(Inspection):
                 # The same deadline twice: rounding left it slightly in the future.
                 clock.move_to(ceil(due * 1000 - 0.001) + (1 if due == last else 0))
                 last = due
-                node.turns.tick()
+                node.scheduler.tick()
                 await node.settle()
             clock.move_to(target_ms)
-            node.turns.tick()
+            node.scheduler.tick()
             await node.settle()
 
         self._on_loop(drive)

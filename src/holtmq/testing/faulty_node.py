@@ -15,7 +15,7 @@ from holtmq.first_start import GUEST_HASH
 from holtmq.journal.disk import Disk
 from holtmq.node import Node
 from holtmq.testing.clock import ABOVE, VirtualClock
-from holtmq.turns import Turns
+from holtmq.turn_scheduler import TurnScheduler
 
 _CALM_ROUNDS: Final = 3
 _FUZZ: Final = 0.00001  # seconds: rounding error of adding up readings
@@ -37,8 +37,8 @@ class FaultyNode(Node):
         if guest is not None and guest.password_hash == GUEST_HASH:  # the default password is unchanged
             self.amqp.authenticator.remember(DEFAULT_USER, "guest", guest.password_hash)
 
-    def _make_turns(self, loop: asyncio.AbstractEventLoop) -> Turns:
-        return FaultyTurns(loop, self.clock, self._begin_turn)
+    def _make_scheduler(self, loop: asyncio.AbstractEventLoop) -> TurnScheduler:
+        return FaultyTurnScheduler(loop, self.clock, self._begin_turn)
 
     async def take_in(self) -> None:
         """Wait until everything that clients have sent so far is read and processed.
@@ -88,8 +88,8 @@ class FaultyNode(Node):
                 protocol.transport = SlowTransport(transport, self._delay)
 
 
-class FaultyTurns(Turns):
-    """Turns for which a test sets the time, and may delay what they send."""
+class FaultyTurnScheduler(TurnScheduler):
+    """Turns at times that a test sets; what they send may be delayed."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], on_begin: Callable[[], None]

@@ -44,13 +44,13 @@ def test_a_busy_partition_waits_its_turn() -> None:
     for name in "abc":
         node.push(name, *[f"{name}{n}" for n in range(10)])
 
-    turns = []
+    order = []
     for _ in range(6):
         batch = node.pop()
-        turns.append(batch[0].transaction_id)
+        order.append(batch[0].transaction_id)
         node.ack(batch)
 
-    assert turns == ["a0", "b0", "c0", "a1", "b1", "c1"]
+    assert order == ["a0", "b0", "c0", "a1", "b1", "c1"]
 
 
 def test_many_partitions_cost_a_claim_no_more_looks_than_two() -> None:

@@ -160,7 +160,7 @@ def test_a_member_that_leaves_takes_nothing_from_the_one_that_holds_its_partitio
 
 
 class Quiet(Stream):
-    """A stream that is looked at only when somebody says so, with a clock."""
+    """A stream that is served only on request, with a clock."""
 
     def __init__(self, **options: float) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class Quiet(Stream):
         return super().join(room)
 
     def worker_pops(self) -> Popped:
-        """Somebody else of the group, over HTTP."""
+        """Another member of the group, over HTTP."""
         popped = self.service.pop(PopRequest("lease", "s", group="g", limit=9), self.queue.now())
         assert popped is not None
         return popped
@@ -310,7 +310,7 @@ def test_a_near_deadline_leaves_no_far_one_behind(wide: bool) -> None:
 
     stream.service.line.at = at
     line = stream.service.line
-    for number in range(20):  # somebody of the same group waits over HTTP, again and again
+    for number in range(20):  # a member of the same group waits over HTTP, again and again
         stream.service.push([PushItem("s", f"p{number}", Body(f"i{number}", b"1"))], stream.queue.now())
         stream.broker.journal.flush()
         request = PopRequest(f"l{number}", group="g") if wide else PopRequest(f"l{number}", "s", group="g")

@@ -1,10 +1,14 @@
+import random
+from bisect import bisect_right
 from collections import Counter
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 
 import pytest
 
 from holtmq.broker.errors import Conflict
+from holtmq.broker.topology import consistent_hash
 from holtmq.broker.topology.consistent_hash import MAX_WEIGHT, HashRing, _points_of, parse_weight
+from holtmq.broker.topology.exchanges import Exchange, make_exchange
 
 KEYS = [f"key-{at}" for at in range(20_000)]
 
@@ -44,6 +48,88 @@ def test_the_ring_is_the_same_in_every_process() -> None:
 
     # Written down once: a change here would re-route every key of every user after an upgrade.
     assert "".join(str(ring.owner(f"k{at}")) for at in range(24)) == "ccacaccbbcbacaacbcaabbba"
+
+
+class Named:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@pytest.mark.parametrize(
+    ("unbound", "digest"),
+    [
+        (0, "0b12d2f257c2119c5a53a5ab2ada9a326ecedd87306ff7f1cf5d7974135ba074"),
+        (50, "6543756f8ec89510c03c9164108cf9b3deb5dfe210e107916ef619963b18a239"),
+    ],
+)
+def test_an_upgrade_moves_no_message(unbound: int, digest: str) -> None:
+    exchange: Exchange[Named] = make_exchange("source", "x-consistent-hash")
+    weights = {at: str(1 + at * at % 7) for at in range(100)}
+    for at, weight in weights.items():
+        exchange.bind(Named(f"queue-{at}"), weight)
+    exchange.bind(Named("queue-3"), "12")  # the same queue twice
+    exchange.bind(Named("queue-4"), "1", {"x": 1})
+    exchange.bind(make_exchange("queue-5", "fanout"), "3")
+    exchange.bind(Named("Schlüssel"), "1000")
+    for at in range(0, 2 * unbound, 2):
+        exchange.unbind(Named(f"queue-{at}"), weights[at])
+
+    found = [
+        f"{'Exchange' if isinstance(where, Exchange) else 'Q'} {where.name}"
+        for key in KEYS
+        for where in exchange.route(key)
+    ]
+
+    # Computed with the version that sorted the whole ring at once.
+    assert sha256("\n".join(found).encode()).hexdigest() == digest
+
+
+@pytest.mark.parametrize("narrow", [False, True], ids=["as it is", "with ties"])
+def test_after_any_changes_the_ring_is_as_if_built_at_once(
+    narrow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if narrow:  # a few points of one arc, which members share: places decide
+
+        def few(place: str, weight: int) -> list[int]:
+            return [(len(place) + at % 3) << 40 for at in range(weight)]
+
+        monkeypatch.setattr(consistent_hash, "_points_of", few)
+        monkeypatch.setattr(consistent_hash, "_POINTS", 1)
+    rng = random.Random(7)
+    ring: HashRing[str] = HashRing()
+    members: dict[int, tuple[str, int]] = {}
+
+    for step in range(150):
+        identity = rng.randrange(12)
+        if rng.random() < 0.5:
+            members[identity] = (f"place {identity % 9 * 11}", rng.choice([1, 1, 2, 9]))
+            ring.add(identity, *members[identity], member=members[identity][0])
+        else:
+            members.pop(identity, None)
+            ring.remove(identity)
+        built = sorted(
+            (point, place)
+            for place, weight in members.values()
+            for point in consistent_hash._points_of(place, weight)
+        )
+        for key in (f"{step}/{at}" for at in range(rng.choice([0, 0, 1, 20]))):
+            point = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
+            at = bisect_right([point for point, _ in built], point)
+            assert ring.owner(key) == (built[at % len(built)][1] if built else None)
+        assert ring.weight == sum(weight for _, weight in members.values())
+
+
+def test_removed_points_do_not_pile_up_without_lookups() -> None:
+    ring = ring_of({"a": 5, "b": 5})
+
+    for at in range(200):
+        ring.add(at, "passing", 5, "passing")
+        ring.remove(at)
+
+    assert sum(len(arc.points) for arc in ring._arcs.values()) < 4 * 64 * ring.weight
+    ring.remove("a")
+    ring.remove("b")
+    assert not ring._arcs
 
 
 def test_the_order_of_arrival_does_not_matter() -> None:

@@ -55,7 +55,7 @@ class StagingMachine(RuleBasedStateMachine):
         part=st.integers(0, 1),
     )
     def stage(self, writer: str, task: int, attempt: int, part: int) -> None:
-        # Aborting is not written down: rows may lie there again after a crash, under a number nobody uses.
+        # An abort is not journalled: after a crash its rows may be there again, under an unused number.
         attempt += 2 * self.aborts
         self.serial += 1
         rows = [str(self.serial * 10 + n) + " " * 90 for n in range(self.serial % 3 + 1)]

@@ -5,15 +5,18 @@ import pytest
 from holtmq.http.dashboard.attention import (
     Finding,
     GroupLag,
-    Holder,
     Thresholds,
+    of_damage,
     of_group,
     of_node,
+    of_query,
     of_queue,
     of_standbys,
     urgency,
 )
 from holtmq.http.dashboard.queue_columns import DIED_MOST, QueueRow
+from holtmq.http.engine.clients import HolderRow
+from holtmq.http.engine.pipeline_reports import Kept, QueryState, Report
 from holtmq.journal.replica.view import Peer
 
 NOW = 1_000_000.0
@@ -39,11 +42,13 @@ def rules(found: list[Finding]) -> list[str]:
     return [one.rule for one in found]
 
 
-def holder(seconds: float) -> Holder:
+def holder(seconds: float, **changes: object) -> HolderRow:
     since = int((NOW - seconds) * 1000)
-    return Holder(
-        consumer="c", connection="a -> b", client="billing", user="guest", host="h:1", unacked=7, since=since
-    )
+    fields: dict[str, object] = {
+        **{"kind": "consumer", "consumer": "c", "connection": "a -> b", "channel": 1, "client": "billing"},
+        **{"user": "guest", "host": "h:1", "unacked": 7, "since": since},
+    }
+    return HolderRow(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 def test_a_queue_that_flows_needs_nothing() -> None:
@@ -125,3 +130,51 @@ def test_blocked_publishers_come_before_old_warnings() -> None:
 def test_a_negative_threshold_is_refused() -> None:
     with pytest.raises(ValueError, match="oldest_seconds must not be negative"):
         Thresholds(oldest_seconds=-1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("get", "billing at h:1 took 7 messages by basic.get and has not acknowledged"),
+        ("cancelled", "billing at h:1 cancelled its consumer and has not acknowledged 7 messages"),
+        ("lease", "a worker of guest at h:1 holds 7 messages over HTTP"),
+    ],
+)
+def test_a_holder_that_is_no_consumer_is_named(kind: str, words: str) -> None:
+    (found,) = of_queue(row(unacked=7, consumers=0), [holder(400, kind=kind)], [], Thresholds(), NOW)
+
+    assert (found.rule, found.severity, found.text) == ("unacked", "bad", words)
+
+
+@pytest.mark.parametrize(("hours", "severity"), [(1, "warn"), (25, "bad")])
+def test_a_queue_that_was_forgotten_paused_is_worse(hours: int, severity: str) -> None:
+    since = int((NOW - hours * 3600) * 1000)
+    (found,) = of_queue(row(paused=True, paused_since=since, paused_by="ann"), [], [], Thresholds(), NOW)
+
+    assert (found.rule, found.severity, found.since) == ("paused", severity, since)
+
+
+def test_a_queue_of_dead_letters_without_a_consumer_is_a_warning() -> None:
+    (found,) = of_queue(
+        row(ready=2, consumers=0, oldest=99.0, holds_dead_letters=True), [], [], Thresholds(), NOW
+    )
+
+    assert (found.rule, found.severity, found.text) == ("dead-letter-queue", "warn", "2 dead letters waiting")
+
+
+def test_a_spark_query_that_failed_or_is_silent_shows() -> None:
+    failed = Kept(
+        Report("q1", name="lake", state=QueryState.FAILED), NOW - 5, NOW - 50, last_error="boom\nat x"
+    )
+    silent = Kept(Report("q2"), NOW - 130, NOW - 500)
+
+    (one,), (other,) = of_query(failed, Thresholds(), NOW), of_query(silent, Thresholds(), NOW)
+    assert (one.severity, one.name, one.text) == ("bad", "lake", "the Spark query failed: boom")
+    assert (other.severity, other.since) == ("warn", int((NOW - 130) * 1000))
+    assert of_query(Kept(Report("q3"), NOW - 5, NOW - 500), Thresholds(), NOW) == []
+    assert of_query(Kept(Report("q4", state=QueryState.STOPPED), NOW - 900, NOW), Thresholds(), NOW) == []
+
+
+def test_messages_that_cannot_be_read_show() -> None:
+    assert [one.text for one in of_damage(1)] == ["1 message cannot be read and is set aside"]
+    assert of_damage(0) == []

@@ -186,8 +186,8 @@ def test_clients_cannot_take_the_last_open_file(monkeypatch: pytest.MonkeyPatch)
         ("PUT", "/api/v1/push", "POST"),
         ("POST", "/api/v1/pop/queue/q", "GET"),
         ("GET", "/api/v1/ack", "POST"),
-        ("PUT", "/health", "GET"),
-        ("DELETE", "/api/v1/system/maintenance", "GET, POST"),
+        ("PUT", "/health", "GET, HEAD"),
+        ("DELETE", "/api/v1/system/maintenance", "GET, HEAD, POST"),
     ],
 )
 def test_a_wrong_method_is_told_the_right_ones(api: Api, method: str, path: str, allowed: str) -> None:
@@ -199,6 +199,13 @@ def test_a_wrong_method_is_told_the_right_ones(api: Api, method: str, path: str,
         "code": "method_not_allowed",
         "path": path,
     }
+
+
+def test_head_is_served_where_get_has_no_effect(api: Api) -> None:
+    assert api.http.head("/health").status_code == 200
+
+    pop = api.http.head("/api/v1/pop/queue/q")  # would take messages
+    assert (pop.status_code, pop.headers["allow"]) == (405, "GET")
 
 
 def test_an_unknown_path_says_so(api: Api) -> None:

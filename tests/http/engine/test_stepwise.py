@@ -134,6 +134,6 @@ def test_what_comes_and_goes_between_the_steps_spoils_no_figures(
 
 
 def drop_empty_partitions(node: Node) -> None:
-    tomorrow = node.clock() + 86_400  # when nobody needs them to know a repeated id
+    tomorrow = node.clock() + 86_400  # when they are no longer needed to detect repeated ids
     while node.partitioned.drop_idle(tomorrow, days=0):
         pass

@@ -64,7 +64,7 @@ def test_a_list_of_timers_goes_on_after_a_key(api: Api) -> None:
 
 
 def test_a_cancel_goes_by_the_key_whatever_transaction_it_names(broker: TestBroker, api: Api) -> None:
-    """A reschedule gives the timer a new one, and whoever cancels may know only the old."""
+    """A reschedule gives the timer a new one, and a client that cancels may know only the old one."""
     schedule(api, timer(txn="old"))
     schedule(api, timer(txn="new"))
 

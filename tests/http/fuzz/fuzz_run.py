@@ -42,7 +42,7 @@ def put_back(node: FaultyNode) -> None:
     node.partitioned.spool.switch(pops_paused=False)
     if "work" not in broker.vhosts["/"].queues:
         broker.declare_queue(broker.vhosts["/"], "work", durable=True)
-    node.turns.wake()
+    node.scheduler.wake()
 
 
 class Client:

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import msgspec
 
 from holtmq.http.engine.endpoints import Endpoint
-from holtmq.http.management.api import ROWS
-from holtmq.http.management.call import Row
+from holtmq.http.management.api import ENDPOINTS as MANAGEMENT
 from holtmq.http.management.wire import (
     BindingIn,
     ExchangeIn,
@@ -101,7 +100,7 @@ class Case:
 def make_case(seed: int) -> Case:
     """The case of a seed, always the same."""
     dice = Random(seed)
-    routes: list[Endpoint | Row] = [*ENDPOINTS, *ROWS]
+    routes: list[Endpoint] = [*ENDPOINTS, *MANAGEMENT]
     route = dice.choice(routes)
     method = (
         route.method
@@ -184,7 +183,7 @@ _EXTRA = (
 )
 
 
-def _body(dice: Random, route: Endpoint | Row) -> bytes:
+def _body(dice: Random, route: Endpoint) -> bytes:
     kind = route.body if isinstance(route, Endpoint) else BODIES.get(route.path)
     value = _plain(dice, 0) if kind is None else _of_type(dice, kind, 0)
     try:

@@ -25,7 +25,7 @@ def broker() -> Iterator[TestBroker]:
 
 @pytest.fixture
 def api(broker: TestBroker) -> Iterator[Api]:
-    """``api("PUT", "/vhosts/v1", {...})`` as guest, or as somebody else."""
+    """``api("PUT", "/vhosts/v1", {...})`` as guest, or as another user."""
     with httpx.Client(base_url=broker.http_url + "/api", timeout=60) as client:
 
         def call(

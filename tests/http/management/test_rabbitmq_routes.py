@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holtmq.http.engine.router import Router
-from holtmq.http.management.api import ROWS
+from holtmq.http.management.api import ENDPOINTS
 
 ROUTES = """
 GET /api/overview
@@ -146,7 +146,7 @@ MISSING = {
 
 def route_table() -> Router[str]:
     router: Router[str] = Router()
-    for row in ROWS:
+    for row in ENDPOINTS:
         router.add(row.method, row.path, row.path)
     return router
 

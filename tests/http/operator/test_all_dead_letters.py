@@ -160,7 +160,7 @@ def test_a_letter_whose_queue_is_gone_stays(broker: TestBroker, api: Api) -> Non
 
 
 def test_a_forged_origin_does_not_open_a_queue(broker: TestBroker, api: Api, connect: Any) -> None:
-    """Whoever publishes may write any x-death: redriving needs the right to write to that queue."""
+    """A publisher may write any x-death: redriving needs the right to write to that queue."""
     api.http.put("/api/users/ops", json={"password": "pw", "tags": "management"})
     api.http.put("/api/permissions/%2F/ops", json={"configure": "", "write": "^dead$", "read": "^dead$"})
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:

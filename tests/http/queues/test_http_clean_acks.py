@@ -1,4 +1,4 @@
-"""The short way for acks of what was just popped: whoever mixes something in gets an answer to all."""
+"""The fast path for acks of messages just popped: a batch with other acks in it gets an answer for each."""
 
 import pytest
 from http_support import Api, Json

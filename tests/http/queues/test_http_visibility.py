@@ -1,4 +1,4 @@
-"""What is on its way to the disk is in nobody's sight: no door tells of what a crash can take back."""
+"""Messages that are not durable yet are invisible: no route shows what a crash can lose."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -186,7 +186,7 @@ def test_an_archiver_that_slept_through_a_takeover_cannot_commit(
 ) -> None:
     """Its files are moved in and not committed; the second one's start deletes them. Its commit must fail."""
     shop.push("q", range(10))
-    monkeypatch.setattr(lock, "_process_start", lambda pid: os.urandom(4).hex())  # nobody seems alive
+    monkeypatch.setattr(lock, "_process_start", lambda pid: os.urandom(4).hex())  # no process seems alive
     settled = Storage.settled
     taken: list[int] = []
 

@@ -6,7 +6,7 @@ or has left in one of the counted ways. Must not touch: clocks, rules.
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from holtmq.broker.figures.day_tally import DayTally
+from holtmq.broker.figures.day_counter import DayCounter
 from holtmq.broker.figures.rings import LevelRing, Ring
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class QueueFigures:
         self.acked = 0
         self.returned = 0  # without ack or reject
         self.dropped = 0  # rejected, expired, over a limit, or returned too often: dead-lettered or deleted
-        self.dead_letters: DayTally | None = None  # of the dropped ones; set by the first
+        self.dead_letters: DayCounter | None = None  # of the dropped ones; set by the first
         self.purged = 0
         self.there_before = 0  # recovered from the journal, not published since the start
         self.ring: Ring | None = None
@@ -73,7 +73,7 @@ class QueueFigures:
     def dead_lettered(self, now_ms: int) -> None:
         """Note that a message went to the dead-letter exchange."""
         if self.dead_letters is None:
-            self.dead_letters = DayTally()
+            self.dead_letters = DayCounter()
         self.dead_letters.add(now_ms)
 
     def recovered(self, queue: "WorkQueue") -> None:

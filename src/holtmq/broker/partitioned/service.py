@@ -82,7 +82,7 @@ class PartitionedService:
         self.line = WaitingLine(self.store.queues, wide, self.pop)
         self.store.listeners.append(self.line.hear)
         self._popping = Popping(self.store, self.counters, self.line, wide, self.settings.lookback)
-        self._firing = Firing(self.store, self.timed, self.spool, self.line, self.decide_pushes, self.results)
+        self.firing = Firing(self.store, self.timed, self.spool, self.line, self.decide_pushes, self.results)
         self._sweep: IdleSweep | None = None
 
     def push(self, items: Sequence[PushItem], now: float, one_each: bool = False) -> list[PushResult] | None:
@@ -306,14 +306,14 @@ class PartitionedService:
     def turn(self, now: float) -> None:
         """Push timed messages that are due, then serve the pops woken since the last turn."""
         try:
-            if self._firing.wanted:
-                self._firing.fire(now)
+            if self.firing.wanted:
+                self.firing.fire(now)
         finally:
             self.line.serve(now)
 
     def plan_timed(self) -> None:
         """Schedule a call for when the next timed message is due; used after a change or a restart."""
-        self._firing.plan()
+        self.firing.plan()
 
     @property
     def has_retention(self) -> bool:

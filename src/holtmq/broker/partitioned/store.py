@@ -109,9 +109,9 @@ class PartitionedStore:
         self._lost: list[int] = []  # while folding: indexes in ``_loose`` of records that are lost
         self._loose: list[int] = []  # while folding: positions of bodies whose event has not been read yet
 
-    def add_state_part(self, side: StatePart) -> None:
-        for kind in side.kinds:
-            self._state_parts[kind] = side
+    def add_state_part(self, part: StatePart) -> None:
+        for kind in part.kinds:
+            self._state_parts[kind] = part
 
     def commit(
         self,
@@ -429,8 +429,8 @@ class PartitionedStore:
         for queue in self.by_number.values():
             live += queue.log.stored_positions()
             live.append(array("Q", [letter.journal_position for letter in queue.dead_letters]))
-        for side in dict.fromkeys(self._state_parts.values()):
-            more, kept = side.dump()
+        for part in dict.fromkeys(self._state_parts.values()):
+            more, kept = part.dump()
             records += more
             live += kept
         return records, live

@@ -1,7 +1,7 @@
 """Delayed messages: they wait in the journal, and enter their queues when they are due.
 
-Owns: which positions wait until when, and the placing: the end of the delay and the message in its queues
-are one record. Must not touch: clocks. The publisher was answered long ago, so a message that has a queue to
+Owns: which positions wait until when, and that the end of a delay and the message in its queues are one
+record. Must not touch: clocks. The publisher was answered long ago, so a message that has a queue to
 go to is never dropped here.
 
 A full queue that refuses publishers (``reject-publish``) cannot refuse what is confirmed already. Such a

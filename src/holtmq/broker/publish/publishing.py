@@ -90,8 +90,8 @@ class Publishing:
             return _JOURNALLED if ids else _PLACED
         outcome = _PLACED
         if persistent and route.durable_ids:
-            if flow.gathered:
-                flow.write_gathered()
+            if flow.pending_publishes:
+                flow.write_pending_publishes()
             message.position = flow.journal.append(_MESSAGE, encode_message(message, route.durable_ids))
             outcome = _JOURNALLED
         queue = route.only_queue
@@ -115,7 +115,7 @@ class Publishing:
     def publish_in_read(
         self, route: Route, properties: PublishProperties, header: bytes, body: bytes
     ) -> PublishOutcome:
-        """``publish`` for a caller that calls ``write_gathered`` before it does anything but publish."""
+        """``publish``, for a caller that calls ``write_pending_publishes`` before any other operation."""
         flow = self._flow
         if (
             route.streams
@@ -132,8 +132,8 @@ class Publishing:
     ) -> PublishOutcome:
         """Publish anything but a plain message on a plain route."""
         flow = self._flow
-        if flow.gathered:
-            flow.write_gathered()  # they were published first
+        if flow.pending_publishes:
+            flow.write_pending_publishes()  # they were published first
         queues: dict[str, Queue] = {}
         delays: dict[str, int] = {}
         histories: dict[RecentHistory, None] = {}

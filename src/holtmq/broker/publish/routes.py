@@ -56,8 +56,8 @@ class Route:
             and len(self.work_queues) == len(result.queues)
             and not any(queue.refuses_when_full for queue in result.queues)
         )
-        # If every message goes only to partitioned queues, the messages of one read are gathered.
+        # If every message goes only to partitioned queues, the messages of one read are pushed together.
         streams = tuple(queue for queue in result.queues if isinstance(queue, StreamQueue))
-        gathered = not result.depends_on_message and len(streams) == len(result.queues)
-        self.streams = streams if gathered else ()
+        streams_only = not result.depends_on_message and len(streams) == len(result.queues)
+        self.streams = streams if streams_only else ()
         self.envelopes: dict[PublishProperties, Envelope] = {}  # of such messages, by their properties

@@ -1,4 +1,4 @@
-"""Publishes that go only to streams, gathered during one read and pushed together.
+"""Publishes that go only to streams, collected during one read and pushed together.
 
 Owns: the publishes not written yet, and how many there may be. Must not touch: publishes that also go to
 work queues (``publishing.py``), how a push is decided (``PartitionedService``), clocks.
@@ -37,7 +37,9 @@ _new_metadata: Final = partial(tuple.__new__, AmqpMetadata)
 T = TypeVar("T")
 
 
-Gathered = tuple[tuple[StreamQueue, ...], str, AmqpMetadata, bytes]  # streams, partition, properties, body
+PendingPublish = tuple[
+    tuple[StreamQueue, ...], str, AmqpMetadata, bytes
+]  # streams, partition, properties, body
 
 
 class StreamPublishes:
@@ -51,7 +53,6 @@ class StreamPublishes:
         "_address",
         "_bytes",
         "_exchange",
-        "_gathered",
         "_header",
         "_is_limited",
         "_key",
@@ -59,6 +60,7 @@ class StreamPublishes:
         "_new_ids",
         "_now",
         "_partition",
+        "_pending",
         "_queues",
         "_room",
         "_service",
@@ -67,12 +69,12 @@ class StreamPublishes:
 
     def __init__(
         self,
-        gathered: list[Gathered],
+        pending: list[PendingPublish],
         service: PartitionedService,
         now: Callable[[], float],
         new_ids: Callable[[int], list[str]],
     ) -> None:
-        self._gathered = gathered  # shared with the flow, which checks it once per frame
+        self._pending = pending  # shared with the flow, which checks it once per frame
         self._service = service
         self._now = now
         self._new_ids = new_ids
@@ -93,8 +95,8 @@ class StreamPublishes:
 
         If False, the caller must use the general path. Accepts nothing that ``take`` would treat otherwise.
         """
-        gathered = self._gathered
-        if queues is not self._queues or not gathered:
+        pending = self._pending
+        if queues is not self._queues or not pending:
             self._turn_to(queues)
         if self._is_limited and not self._has_room(self._streams):
             return False
@@ -110,7 +112,7 @@ class StreamPublishes:
         if self._is_limited:
             self._use_room(self._streams)
         streams = self._streams
-        gathered.append((streams, self._partition, self._metadata, body))
+        pending.append((streams, self._partition, self._metadata, body))
         self._bytes += len(body) * len(streams)
         if self._bytes > _BYTES_MAX:
             self.write()
@@ -134,7 +136,7 @@ class StreamPublishes:
             return False
         self._use_room(route.streams)
         partition, metadata = envelope
-        self._gathered.append((route.streams, partition, metadata, body))
+        self._pending.append((route.streams, partition, metadata, body))
         self._bytes += len(body) * len(route.streams)
         if self._bytes > _BYTES_MAX:
             self.write()
@@ -142,7 +144,7 @@ class StreamPublishes:
 
     def _has_room(self, streams: tuple[StreamQueue, ...]) -> bool:
         room = self._room
-        if not self._gathered:
+        if not self._pending:
             room.clear()
             if self._service.journal.failed is not None:
                 raise self._service.journal.failed
@@ -161,21 +163,21 @@ class StreamPublishes:
                 room[stream.id] -= 1
 
     def write(self) -> None:
-        """Push the gathered messages as one journal record."""
-        gathered = self._gathered[:]
-        self._gathered.clear()  # even if the push fails, it is not tried again
+        """Push the collected messages as one journal record."""
+        pending = self._pending[:]
+        self._pending.clear()  # even if the push fails, it is not tried again
         self._bytes = 0
-        if gathered:
-            self._service.push_with(self._items(gathered), self._now(), ())
+        if pending:
+            self._service.push_with(self._items(pending), self._now(), ())
 
-    def _items(self, gathered: list[Gathered]) -> list[PushItem]:
+    def _items(self, pending: list[PendingPublish]) -> list[PushItem]:
         """The messages as pushes, one for each stream. Column by column takes half the time."""
-        names = [stream.stored_as for row in gathered for stream in row[0]]  # each row has one at least
-        partitions = [row[1] for row in gathered]
-        metadata = [row[2] for row in gathered]
-        payloads = [to_payload(row[3]) for row in gathered]
-        if len(names) > len(gathered):
-            copies = [len(row[0]) for row in gathered]
+        names = [stream.stored_as for row in pending for stream in row[0]]  # each row has one at least
+        partitions = [row[1] for row in pending]
+        metadata = [row[2] for row in pending]
+        payloads = [to_payload(row[3]) for row in pending]
+        if len(names) > len(pending):
+            copies = [len(row[0]) for row in pending]
             partitions, metadata, payloads = (
                 _repeated(partitions, copies),
                 _repeated(metadata, copies),

@@ -52,7 +52,9 @@ class Streams:
         self._settled: list[AckRequest] = []  # by consumers, in the open batch
         self._last_of_claim: list[AckRequest] = []  # those of them that end their claim
         self._part: Part | None = None  # of the transaction in the open batch
-        self.stream_publishes = StreamPublishes(broker.flow.gathered, service, self._now, self._new_ids)
+        self.stream_publishes = StreamPublishes(
+            broker.flow.pending_publishes, service, self._now, self._new_ids
+        )
 
     def make(
         self, name: str, vhost: str, queue_id: int, options: QueueOptions, arguments: dict[str, object]

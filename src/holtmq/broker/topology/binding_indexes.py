@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import random
 import zlib
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Generic, Protocol
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.topology.consistent_hash import HashRing, parse_weight
+from holtmq.broker.topology.consistent_hash import MAX_TOTAL_WEIGHT, HashRing, parse_weight
 from holtmq.broker.topology.destinations import Identity, Q, Table
 from holtmq.broker.topology.equivalence import shown
 from holtmq.broker.topology.exchange_kinds import Kind
@@ -94,25 +97,42 @@ class _HeadersIndex(Generic[Q]):
         return [binding for pattern, binding in self._all.values() if pattern.matches(headers)]
 
 
-class _RandomIndex(Generic[Q]):
+class ChoosingIndex(ABC, Generic[Q]):
+    """Chooses one of all bindings, so those of a deleted destination must be removed at once."""
+
+    @abstractmethod
+    def remove_destination(self, destination: tuple[bool, str], bindings: Iterable[Identity]) -> None:
+        """Remove the bindings to one destination; there may be 100,000."""
+
+
+class _RandomIndex(ChoosingIndex[Q]):
     """Chooses one destination per message at random."""
 
     def __init__(self) -> None:
-        self._all: dict[Identity, Binding[Q]] = {}
-        self._drawn: list[Binding[Q]] | None = None
+        # Sorted by these keys, then in order of binding: no message and no change has to sort them all.
+        self._keys: list[tuple[bool, str, str]] = []
+        self._sorted: list[Binding[Q]] = []
 
     def add(self, binding: Binding[Q]) -> None:
-        self._all[binding.identity] = binding
-        self._drawn = None
+        key = binding.identity[:3]
+        at = bisect_right(self._keys, key)
+        self._keys.insert(at, key)
+        self._sorted.insert(at, binding)
 
     def remove(self, binding: Binding[Q]) -> None:
-        del self._all[binding.identity]
-        self._drawn = None
+        key = binding.identity[:3]
+        for at in range(bisect_left(self._keys, key), bisect_right(self._keys, key)):
+            if self._sorted[at] is binding:
+                del self._keys[at], self._sorted[at]
+                return
+
+    def remove_destination(self, destination: tuple[bool, str], bindings: Iterable[Identity]) -> None:
+        first = bisect_left(self._keys, (*destination, ""))
+        last = bisect_right(self._keys, destination, lo=first, key=itemgetter(0, 1))
+        del self._keys[first:last], self._sorted[first:last]
 
     def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
-        if self._drawn is None:
-            self._drawn = sorted(self._all.values(), key=_place)
-        return (self._choice(self._drawn, routing_key),) if self._drawn else ()
+        return (self._choice(self._sorted, routing_key),) if self._sorted else ()
 
     def _choice(self, bindings: list[Binding[Q]], routing_key: str) -> Binding[Q]:
         return random.choice(bindings)
@@ -126,7 +146,7 @@ class _ModulusIndex(_RandomIndex[Q]):
         return bindings[zlib.crc32(routing_key.encode("utf-8", "surrogateescape")) % len(bindings)]
 
 
-class _HashIndex(Generic[Q]):
+class HashIndex(ChoosingIndex[Q]):
     """Chooses one destination per message by the hash of its key, of a header or of a property."""
 
     def __init__(self, arguments: Table) -> None:
@@ -150,6 +170,20 @@ class _HashIndex(Generic[Q]):
     def remove(self, binding: Binding[Q]) -> None:
         self._ring.remove(binding.identity)
 
+    def remove_destination(self, destination: tuple[bool, str], bindings: Iterable[Identity]) -> None:
+        for identity in bindings:
+            self._ring.remove(identity)
+
+    def refuse_excess(self, routing_key: str) -> None:
+        """Raise Conflict if one more binding with this key would make the ring too large."""
+        weight = parse_weight(routing_key)
+        if self._ring.weight + weight > MAX_TOTAL_WEIGHT:
+            raise Conflict(
+                f"a weight of {weight} is too much: the weights of this x-consistent-hash exchange are "
+                f"{self._ring.weight} in all, and {MAX_TOTAL_WEIGHT} is the limit; use smaller weights in "
+                "the same proportions"
+            )
+
     def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
         hashed = routing_key
         if self._header is not None:
@@ -169,17 +203,13 @@ def make_index(kind: Kind, arguments: Table) -> BindingIndex[Q]:
         case Kind.HEADERS:
             return _HeadersIndex()
         case Kind.CONSISTENT_HASH:
-            return _HashIndex(arguments)
+            return HashIndex(arguments)
         case Kind.RANDOM:
             return _RandomIndex()
         case Kind.MODULUS_HASH:
             return _ModulusIndex()
         case _:
             return _DirectIndex()
-
-
-def _place(binding: Binding[Q]) -> tuple[bool, str, str]:
-    return binding.identity[:3]
 
 
 def _bound_at(binding: Binding[Q]) -> int:

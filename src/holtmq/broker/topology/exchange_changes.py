@@ -79,6 +79,8 @@ class ExchangeChanges:
         exchange = vhost.exchange(source)  # first, as in RabbitMQ: if both are missing, it is named
         where = vhost.destination(destination, to_exchange, owner)
         arguments = arguments or {}
+        if not in_journal:
+            exchange.refuse_excess(where, routing_key, arguments)
         if not vhost.bind(exchange, where, routing_key, arguments) or not _lasts(exchange, where):
             return False
         if in_journal:

@@ -12,14 +12,20 @@ from typing import Final, Generic, Union
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.rings import Ring
-from holtmq.broker.topology.binding_indexes import BindingIndex, TopicIndex, make_index
+from holtmq.broker.topology.binding_indexes import (
+    BindingIndex,
+    ChoosingIndex,
+    HashIndex,
+    TopicIndex,
+    make_index,
+)
+from holtmq.broker.topology.consistent_hash import parse_weight
 from holtmq.broker.topology.destinations import Identity, Q, Table
 from holtmq.broker.topology.equivalence import argument_difference, field_difference, shown, type_name
 from holtmq.broker.topology.exchange_kinds import PREDECLARED, Kind, delayed_kind
 from holtmq.broker.topology.recent_history import LENGTH_ARGUMENT, RecentHistory
 from holtmq.broker.topology.topic_trie import TopicTrie
 
-_CHOOSING: Final = (Kind.CONSISTENT_HASH, Kind.RANDOM, Kind.MODULUS_HASH)
 # RabbitMQ compares only the first. The others change how an exchange routes, so a difference is refused too.
 _COMPARED_ARGUMENTS: Final = (
     "alternate-exchange",
@@ -162,6 +168,15 @@ class Exchange(Generic[Q]):
         self._by_destination.setdefault(identity[:2], {})[identity] = binding
         return True
 
+    def refuse_excess(self, destination: Union[Q, "Exchange[Q]"], routing_key: str, arguments: Table) -> None:
+        """Raise Conflict if one more binding like this would be too much for this exchange."""
+        if isinstance(self._index, HashIndex) and not self.is_bound(destination, routing_key, arguments):
+            self._index.refuse_excess(routing_key)
+
+    def cost_of_binding(self, routing_key: str) -> int:
+        """How many plain bindings are as much work as one with this key."""
+        return 4 * parse_weight(routing_key) if isinstance(self._index, HashIndex) else 1
+
     def unbind(
         self, destination: Union[Q, "Exchange[Q]"], routing_key: str, arguments: Table | None = None
     ) -> bool:
@@ -183,11 +198,8 @@ class Exchange(Generic[Q]):
         if not gone:
             return iter(())
         self.version += 1
-        if self.inner_kind in _CHOOSING:  # these choose one of all bindings, so deleted ones must go at once
-            for identity, binding in gone.items():
-                self._index.remove(binding)
-                del self._bindings[identity]
-            return iter(())
+        if isinstance(self._index, ChoosingIndex):
+            self._index.remove_destination(key, gone)
         self._detached[id(destination)] = gone
         self._detached_count += len(gone)
         return self._dispose(destination)

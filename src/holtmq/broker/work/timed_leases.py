@@ -6,7 +6,7 @@ JSON. A waiting pop is a consumer that takes once, so it competes with AMQP cons
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holtmq.broker.errors import LimitReached
@@ -67,14 +67,34 @@ class WorkAck(NamedTuple):
     status: AckStatus | None  # None: unknown status
 
 
-@dataclass(slots=True)
-class _Loan:
+class Worker(NamedTuple):
+    """Who popped, for operators."""
+
+    user: str = ""
+    host: str = ""
+
+
+_UNKNOWN_WORKER: Final = Worker()
+
+
+class Loan(Holder):
     """The messages of one pop that are not settled yet."""
 
-    queue: WorkQueue
-    expires_ms: int
-    leases: dict[str, list[Lease]] = field(default_factory=dict)  # a list: publishers may reuse an id
-    timer: Timer[Callable[[], object]] | None = None
+    __slots__ = ("expires_ms", "leases", "name", "queue", "since_ms", "timer", "worker")
+
+    def __init__(self, name: str, queue: WorkQueue, worker: Worker, now_ms: int, expires_ms: int) -> None:
+        super().__init__()
+        self.name = name
+        self.queue = queue
+        self.worker = worker
+        self.since_ms = now_ms
+        self.expires_ms = expires_ms
+        self.leases: dict[str, list[Lease]] = {}  # a list: publishers may reuse an id
+        self.timer: Timer[Callable[[], object]] | None = None
+
+    def held_since_ms(self) -> int | None:
+        """When they were popped."""
+        return self.since_ms if self.held else None
 
 
 class TimedLeases:
@@ -84,8 +104,7 @@ class TimedLeases:
         self._broker = broker
         self._flow = broker.flow
         self._ledger = Ledger()
-        self._holder = Holder()
-        self._loans: dict[str, _Loan] = {}
+        self._loans: dict[str, Loan] = {}
         # For acks without a lease id: queue -> transaction id -> the loan with that message, or all such
         # loans, oldest first. Ids are rarely reused, and a dict per message would cost a third of a pop.
         self._held: dict[int, dict[str, str | dict[str, None]]] = {}
@@ -120,7 +139,13 @@ class TimedLeases:
         self._flow.publishing.publish_later(self._route(push.queue), header, push.payload, push.delay_ms)
 
     def pop(
-        self, queue: WorkQueue, lease_id: str, limit: int, seconds: float, auto_ack: bool
+        self,
+        queue: WorkQueue,
+        lease_id: str,
+        limit: int,
+        seconds: float,
+        auto_ack: bool,
+        worker: Worker = _UNKNOWN_WORKER,
     ) -> list[WorkMessage]:
         """Take ready messages, under one lease or acknowledged at once."""
         self._flow.turn()
@@ -132,7 +157,7 @@ class TimedLeases:
         if not messages:
             return []
         queue.unacked += len(messages)
-        return self.hand_out(queue, messages, lease_id, seconds, auto_ack)
+        return self.hand_out(queue, messages, lease_id, seconds, auto_ack, worker)
 
     def wait(
         self,
@@ -143,9 +168,10 @@ class TimedLeases:
         auto_ack: bool,
         deliver: Callable[[list[WorkMessage]], None],
         give_up: Callable[[], None],
+        worker: Worker = _UNKNOWN_WORKER,
     ) -> "WaitingPop":
         """Wait for messages; calls ``deliver`` once or, when the queue is deleted, ``give_up``."""
-        waiting = WaitingPop(self, queue, lease_id, limit, seconds, auto_ack, deliver, give_up)
+        waiting = WaitingPop(self, queue, lease_id, limit, seconds, auto_ack, deliver, give_up, worker)
         self._broker.consume(queue, waiting)
         return waiting
 
@@ -155,7 +181,13 @@ class TimedLeases:
             self._broker.cancel(waiting.queue, waiting)
 
     def hand_out(
-        self, queue: WorkQueue, messages: list[Message], lease_id: str, seconds: float, auto_ack: bool
+        self,
+        queue: WorkQueue,
+        messages: list[Message],
+        lease_id: str,
+        seconds: float,
+        auto_ack: bool,
+        worker: Worker = _UNKNOWN_WORKER,
     ) -> list[WorkMessage]:
         """Convert messages taken from a queue for a worker, and lease them unless ``auto_ack``."""
         handed = [self._shown(queue, message) for message in messages]
@@ -163,10 +195,12 @@ class TimedLeases:
             queue.settle_all(messages)
             self._flow.touch(queue)
             return handed
-        loan = self._loans[lease_id] = _Loan(queue, self._flow.now_ms + int(seconds * 1000))
+        now_ms = self._flow.now_ms
+        loan = self._loans[lease_id] = Loan(lease_id, queue, worker, now_ms, now_ms + int(seconds * 1000))
+        self._broker.other_holders.add(queue.id, loan)
         held = self._held.setdefault(queue.id, {})
         for shown, message in zip(handed, messages, strict=True):
-            lease = self._ledger.grant(queue, message, self._holder)
+            lease = self._ledger.grant(queue, message, loan)
             loan.leases.setdefault(shown.transaction_id, []).append(lease)
             others = held.setdefault(shown.transaction_id, lease_id)
             if isinstance(others, dict):
@@ -188,6 +222,7 @@ class TimedLeases:
             self._forget_holder(queue, transaction_id, name)
             if not loan.leases:
                 del self._loans[name]
+                self._broker.other_holders.remove(queue.id, loan)
                 if loan.timer is not None:
                     loan.timer.cancel()  # else thousands of timers would wait for minutes
         self._ledger.end(lease.number)
@@ -249,7 +284,7 @@ class TimedLeases:
 
     def _find(
         self, queue: WorkQueue, transaction_id: str, lease_id: str, taken: AbstractSet[int] = frozenset()
-    ) -> tuple[str, _Loan, Lease] | None:
+    ) -> tuple[str, Loan, Lease] | None:
         """The oldest lease that an ack can mean, except those in ``taken``."""
         held: str | dict[str, None] = lease_id or self._held.get(queue.id, {}).get(transaction_id, {})
         for name in (held,) if isinstance(held, str) else held:
@@ -271,15 +306,16 @@ class TimedLeases:
         if not held:
             del self._held[queue.id]
 
-    def _plan(self, lease_id: str, loan: _Loan) -> None:
+    def _plan(self, lease_id: str, loan: Loan) -> None:
         if loan.timer is not None:
             loan.timer.cancel()
         loan.timer = self._flow.timers.schedule(loan.expires_ms / 1000, lambda: self._expire(lease_id, loan))
 
-    def _expire(self, lease_id: str, loan: _Loan) -> None:
+    def _expire(self, lease_id: str, loan: Loan) -> None:
         if self._loans.get(lease_id) is not loan or loan.expires_ms > self._flow.now_ms:
             return
         del self._loans[lease_id]
+        self._broker.other_holders.remove(loan.queue.id, loan)
         for transaction_id in loan.leases:
             self._forget_holder(loan.queue, transaction_id, lease_id)
         leases = [lease for same in loan.leases.values() for lease in same]
@@ -336,8 +372,10 @@ class WaitingPop:
         auto_ack: bool,
         deliver: Callable[[list[WorkMessage]], None],
         give_up: Callable[[], None],
+        worker: Worker,
     ) -> None:
         self.queue = queue
+        self._worker = worker
         self._leases = leases
         self._lease_id = lease_id
         self._limit = limit
@@ -355,7 +393,9 @@ class WaitingPop:
         """Answer the pop."""
         self._served = True
         self._deliver(
-            self._leases.hand_out(self.queue, messages, self._lease_id, self._seconds, self._auto_ack)
+            self._leases.hand_out(
+                self.queue, messages, self._lease_id, self._seconds, self._auto_ack, self._worker
+            )
         )
 
     def cancelled(self, queue: Queue) -> None:

@@ -72,7 +72,7 @@ class _Folder:
 @contextmanager
 def running_broker(api: BrokerApi) -> Iterator[Source]:
     """The files of a running broker at this moment."""
-    files = msgspec.json.decode(api.send("POST", "v1", "operator", "backups"), type=Files)
+    files = api.decoded(Files, api.send("POST", "v1", "operator", "backups"))
     yield _Broker(api, files)
     with suppress(click.ClickException):  # the broker ends it by itself
         api.send("DELETE", "v1", "operator", "backups", files.id)

@@ -101,7 +101,10 @@ def migrate(
         _apply(target, plan)
         if no_messages:
             return
-        begun = moving.begin([queue for queue in plan.queues if _matches(pattern, queue.name)])
+        chosen = [
+            [ref for ref in refs if _matches(pattern, ref.name)] for refs in (plan.queues, plan.streams)
+        ]
+        begun = moving.begin(*chosen)
     else:
         click.echo(f"Going on with the migration from {begun.source}.", err=True)
         if dry_run:
@@ -127,7 +130,7 @@ def _plan(target: Target, definitions: Definitions, vhosts: tuple[str, ...]) -> 
     types = [kind.name for kind in api.get(Overview, "overview").exchange_types]
     plan = make_plan(definitions, target.user, types, vhosts)
     answer = api.send("POST", "definitions", body=plan.definitions, query="dry_run=true&report=true")
-    plan.no_meaning = msgspec.json.decode(answer, type=Report).without_meaning
+    plan.no_meaning = api.decoded(Report, answer).without_meaning
     return plan
 
 
@@ -145,7 +148,9 @@ def _print_plan(plan: Plan) -> None:
     _print_notes("Kept and exported, without effect here:", plan.no_meaning)
     _print_notes("Cannot be taken:", plan.left_out)
     _print_notes("Stays where it is:", plan.not_moved)
-    click.echo(f"Messages of {len(plan.queues)} queues are moved.")
+    click.echo(
+        f"Messages of {len(plan.queues)} queues are moved, those of {len(plan.streams)} streams copied."
+    )
 
 
 def _print_notes(title: str, notes: Iterable[Note]) -> None:

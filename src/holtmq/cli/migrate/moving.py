@@ -1,4 +1,4 @@
-"""The messages of a migration: one shovel per queue in the new broker, progress, and the account.
+"""The messages of a migration: one shovel per queue or stream in the new broker, progress, and the account.
 
 Owns: which shovels there are, when a queue has been moved, the figures. Must not touch: how messages move;
 the broker does that, also while this command does not run. A global parameter says what was begun: the
@@ -17,8 +17,10 @@ import msgspec
 from holtmq.cli.broker_api import BrokerApi, NoAnswer
 from holtmq.cli.migrate.old_broker import Depth, OldBroker
 from holtmq.cli.migrate.plan import QueueRef
+from holtmq.cli.migrate.stream_ends import StreamEnds
 from holtmq.cli.target import Target
 from holtmq.shovel.link import LinkLost
+from holtmq.shovel.stream_source import OFFSET
 
 T = TypeVar("T")
 
@@ -35,6 +37,17 @@ class Begun(msgspec.Struct):
 
     source: str
     queues: list[tuple[str, str, int]]  # vhost, name, ready messages when it began
+    streams: list[tuple[str, str, int]] = []  # likewise; their messages are copied
+
+    @property
+    def queue_refs(self) -> list[QueueRef]:
+        """The queues."""
+        return [QueueRef(vhost, name) for vhost, name, _ in self.queues]
+
+    @property
+    def stream_refs(self) -> list[QueueRef]:
+        """The streams."""
+        return [QueueRef(vhost, name) for vhost, name, _ in self.streams]
 
 
 class GlobalRow(msgspec.Struct):
@@ -53,6 +66,8 @@ class ShovelRow(msgspec.Struct, frozen=True):
     redelivered: int = 0
     skipped: int = 0
     last_error: str | None = None
+    first_offset: int | None = None
+    last_offset: int | None = None
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -73,6 +88,7 @@ class Line(msgspec.Struct, frozen=True):
     here: int
     state: str
     last_error: str | None
+    first_offset: int | None = None  # in the old broker, of the first message that was copied from a stream
 
 
 class Moving:
@@ -91,11 +107,15 @@ class Moving:
                 return msgspec.convert(row.value, Begun)
         return None
 
-    def begin(self, queues: list[QueueRef]) -> Begun:
+    def begin(self, queues: list[QueueRef], streams: list[QueueRef]) -> Begun:
         """Store what is to be moved, then start the shovels."""
         depths = self._patiently(lambda: self._old.depths(queues))
-        waiting = [(queue, depth) for queue, depth in depths.items() if depth is not None]
-        begun = Begun(self._old.shown, [(q.vhost, q.name, depth.ready) for q, depth in waiting])
+        ends = self._patiently(lambda: self._old.stream_ends(streams))
+        begun = Begun(
+            self._old.shown,
+            [(q.vhost, q.name, depth.ready) for q, depth in depths.items() if depth is not None],
+            [(q.vhost, q.name, end.messages) for q, end in ends.items() if end is not None],
+        )
         self._send("PUT", "global-parameters", STATE, body={"value": begun})
         self.start(begun)
         return begun
@@ -103,21 +123,23 @@ class Moving:
     def start(self, begun: Begun) -> None:
         """Start the shovels that are missing."""
         running = {(row.vhost, row.name) for row in self._shovels()}
-        for vhost, name, _ in begun.queues:
-            if (vhost, shovel_name(name)) not in running:
-                body = {"value": self._definition(vhost, name)}
-                self._send("PUT", "parameters", "shovel", vhost, shovel_name(name), body=body)
+        # Consumers that still read at the old broker come first.
+        arguments: dict[QueueRef, dict[str, object]] = {ref: {"x-priority": -1} for ref in begun.queue_refs}
+        arguments |= {ref: {OFFSET: "first"} for ref in begun.stream_refs}
+        for ref, consumer_arguments in arguments.items():
+            if (ref.vhost, shovel_name(ref.name)) not in running:
+                body = {"value": self._definition(ref, consumer_arguments)}
+                self._send("PUT", "parameters", "shovel", ref.vhost, shovel_name(ref.name), body=body)
 
-    def _definition(self, vhost: str, name: str) -> dict[str, object]:
+    def _definition(self, queue: QueueRef, consumer_arguments: dict[str, object]) -> dict[str, object]:
         return {
-            "src-uri": self._old.uri(vhost),
-            "src-queue": name,
+            "src-uri": self._old.uri(queue.vhost),
+            "src-queue": queue.name,
             "src-predeclared": True,
             "src-prefetch-count": _PREFETCH,
-            # Consumers that still read at the old broker come first.
-            "src-consumer-args": {"x-priority": -1},
-            "dest-uri": f"amqp:///{quote(vhost, safe='')}",
-            "dest-queue": name,
+            "src-consumer-args": consumer_arguments,
+            "dest-uri": f"amqp:///{quote(queue.vhost, safe='')}",
+            "dest-queue": queue.name,
             "dest-predeclared": True,
             "dest-keep-address": True,
             "ack-mode": "on-confirm",
@@ -138,9 +160,10 @@ class Moving:
 
     def account(self, begun: Begun) -> tuple[list[Line], int]:
         """The figures of each queue, and how many other consumers read at the old broker."""
-        queues = [QueueRef(vhost, name) for vhost, name, _ in begun.queues]
-        depths = self._patiently(lambda: self._old.depths(queues))
+        # The shovels first: none can have copied more of a stream than is found there afterwards.
         shovels = {(row.vhost, row.name): row for row in self._shovels()}
+        depths = self._patiently(lambda: self._old.depths(begun.queue_refs))
+        ends = self._patiently(lambda: self._old.stream_ends(begun.stream_refs))
         here = self._messages_here()
         others = 0
         lines: list[Line] = []
@@ -162,23 +185,28 @@ class Moving:
                     shovel.last_error if shovel else None,
                 )
             )
+        for vhost, name, at_start in begun.streams:
+            ref, shovel = QueueRef(vhost, name), shovels.get((vhost, shovel_name(name)))
+            lines.append(_stream_line(ref, at_start, ends[ref], shovel, here.get((vhost, name), 0)))
         return lines, others
 
     def _messages_here(self) -> dict[tuple[str, str], int]:
         query = "columns=vhost,name,messages"
-        answer = self._patiently(lambda: self._broker().send("GET", "queues", query=query))
-        rows = msgspec.json.decode(answer, type=list[QueueRow])
+        rows = self._patiently(lambda: self._broker().get(list[QueueRow], "queues", query=query))
         return {(row.vhost, row.name): row.messages for row in rows}
 
     def finish(self, begun: Begun) -> dict[QueueRef, Depth | None]:
         """Delete the shovels and what was stored; return what is left in the old broker."""
-        existing = {(row.vhost, row.name) for row in self._shovels()}
-        for vhost, name, _ in begun.queues:
-            if (vhost, shovel_name(name)) in existing:
-                self._send("DELETE", "parameters", "shovel", vhost, shovel_name(name))
-        queues = [QueueRef(vhost, name) for vhost, name, _ in begun.queues]
+        shovels = {(row.vhost, row.name): row for row in self._shovels()}
+        for ref in (*begun.queue_refs, *begun.stream_refs):
+            if (ref.vhost, shovel_name(ref.name)) in shovels:
+                self._send("DELETE", "parameters", "shovel", ref.vhost, shovel_name(ref.name))
         # The shovels' connections return what they held when they close.
-        depths = self._patiently(lambda: self._old.depths(queues))
+        depths = self._patiently(lambda: self._old.depths(begun.queue_refs))
+        for ref, end in self._patiently(lambda: self._old.stream_ends(begun.stream_refs)).items():
+            # A message that was copied after the look at the shovels counts, too: then nothing is missing.
+            shovel = shovels.get((ref.vhost, shovel_name(ref.name)))
+            depths[ref] = None if end is None else Depth(_not_copied(end, shovel), 0)
         self._send("DELETE", "global-parameters", STATE)
         return depths
 
@@ -208,6 +236,37 @@ class Moving:
                 if time.monotonic() > deadline:
                     raise click.ClickException(f"{error}; the shovels go on, so start again later") from None
             time.sleep(_POLL_SECONDS)
+
+
+def _stream_line(
+    ref: QueueRef, at_start: int, end: StreamEnds | None, shovel: ShovelRow | None, here: int
+) -> Line:
+    copied = None if shovel is None else shovel.last_offset
+    if end is not None and end.last is not None and copied is not None and copied > end.last:
+        raise click.ClickException(
+            f"stream '{ref.name}' in vhost '{ref.vhost}' of the old broker ends at offset {end.last}, but "
+            f"was copied up to {copied}: it was deleted and created again. To copy the new one, delete the "
+            "stream in the new broker and declare it again"
+        )
+    return Line(
+        ref.vhost,
+        ref.name,
+        at_start,
+        0 if shovel is None else shovel.forwarded,
+        0,  # the offset is stored with the messages
+        None if end is None else _not_copied(end, shovel),
+        here,
+        "gone" if end is None else "missing" if shovel is None else shovel.state,
+        None if shovel is None else shovel.last_error,
+        None if shovel is None else shovel.first_offset,
+    )
+
+
+def _not_copied(end: StreamEnds, shovel: ShovelRow | None) -> int:
+    """How many messages of a stream are not here yet."""
+    if shovel is None or shovel.last_offset is None or end.last is None:
+        return end.messages
+    return max(0, end.last - shovel.last_offset)
 
 
 def shovel_name(queue: str) -> str:

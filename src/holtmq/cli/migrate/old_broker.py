@@ -1,6 +1,7 @@
 """The broker that is left: its definitions over HTTP, the depths of its queues over AMQP.
 
-Owns: reading. Must not touch: anything there; messages are taken by the new broker's shovels.
+Owns: reading. Must not touch: anything there; messages are taken by the new broker's shovels
+(``stream_ends.py``: where streams begin and end).
 Depths come from passive declarations: they are exact, where RabbitMQ's HTTP API answers with figures that are
 some seconds old.
 """
@@ -8,7 +9,8 @@ some seconds old.
 import asyncio
 import socket
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -20,6 +22,7 @@ from holtmq.broker.errors import Conflict
 from holtmq.broker.topology.shovels import Address, parse_address
 from holtmq.cli.broker_api import BrokerApi, BrokerUnreachable
 from holtmq.cli.migrate.plan import EXCLUSIVE, Definitions, QueueRef
+from holtmq.cli.migrate.stream_ends import StreamEnds, find_ends
 from holtmq.shovel.link import Link, LinkLost
 
 
@@ -70,8 +73,8 @@ class OldBroker:
         try:
             definitions = api.get(Definitions, "definitions")
             # An export lacks them, and the plan names them.
-            listed = api.send("GET", "queues", query="columns=vhost,name,exclusive")
-            rows = msgspec.json.decode(listed, type=list[dict[str, object]])
+            columns = "columns=vhost,name,exclusive"
+            rows = api.get(list[dict[str, object]], "queues", query=columns)
             definitions[EXCLUSIVE] = [row for row in rows if row.get("exclusive") is True]
             return definitions
         finally:
@@ -81,21 +84,42 @@ class OldBroker:
         """Ready messages and consumers of each queue; None: it is gone. Raises LinkLost."""
         return asyncio.run(self._depths(queues))
 
+    def stream_ends(self, streams: Iterable[QueueRef]) -> dict[QueueRef, StreamEnds | None]:
+        """The first and the last offset of each stream; None: it is gone. Raises LinkLost."""
+        return asyncio.run(self._stream_ends(streams))
+
+    async def _stream_ends(self, streams: Iterable[QueueRef]) -> dict[QueueRef, StreamEnds | None]:
+        found: dict[QueueRef, StreamEnds | None] = {}
+        for vhost, wanted in _by_vhost(streams).items():
+            async with self._link(vhost) as link:
+                ends = await find_ends(link, [stream.name for stream in wanted])
+            found |= {stream: ends[stream.name] for stream in wanted}
+        return found
+
     async def _depths(self, queues: Iterable[QueueRef]) -> dict[QueueRef, Depth | None]:
-        by_vhost: dict[str, list[QueueRef]] = defaultdict(list)
-        for queue in queues:
-            by_vhost[queue.vhost].append(queue)
         found: dict[QueueRef, Depth | None] = {}
-        for vhost, wanted in by_vhost.items():
-            link = await Link.open(self.address(vhost), "holt migrate", _no_inside)
-            try:
+        for vhost, wanted in _by_vhost(queues).items():
+            async with self._link(vhost) as link:
                 for queue in wanted:
                     answer = await link.ask(QueueDeclare(queue.name, passive=True), QueueDeclareOk)
                     depth = Depth(answer.message_count, answer.consumer_count) if answer else None
                     found[queue] = depth
-            finally:
-                await link.close()
         return found
+
+    @asynccontextmanager
+    async def _link(self, vhost: str) -> AsyncIterator[Link]:
+        link = await Link.open(self.address(vhost), "holt migrate", _no_inside)
+        try:
+            yield link
+        finally:
+            await link.close()
+
+
+def _by_vhost(queues: Iterable[QueueRef]) -> dict[str, list[QueueRef]]:
+    by_vhost: dict[str, list[QueueRef]] = defaultdict(list)
+    for queue in queues:
+        by_vhost[queue.vhost].append(queue)
+    return by_vhost
 
 
 def _no_inside() -> socket.socket:

@@ -63,6 +63,7 @@ class Plan(msgspec.Struct):
     left_out: list[Note] = []  # the import would refuse them
     no_meaning: list[Note] = []  # from the new broker
     queues: list[QueueRef] = []  # whose messages are moved
+    streams: list[QueueRef] = []  # whose messages are copied
     not_moved: list[Note] = []
 
     def counts(self) -> dict[str, int]:
@@ -141,8 +142,7 @@ def _choose_queues(plan: Plan) -> None:
         vhost, name = str(queue.get("vhost")), str(queue.get("name"))
         arguments = queue.get("arguments")
         if isinstance(arguments, dict) and arguments.get("x-queue-type") == _STREAM:
-            reason = "reading a stream does not remove its messages, so moving them could not be resumed"
-            plan.not_moved.append(Note(vhost, "messages of stream", name, reason))
+            plan.streams.append(QueueRef(vhost, name))
         elif queue.get("auto_delete") is True:
             reason = (
                 "the queue is declared here; the old broker deletes it with its messages when its last "

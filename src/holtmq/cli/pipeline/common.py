@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from holtmq.cli.finding import local_url
+
 if TYPE_CHECKING:
     from holtmq.spark.jobs.running import Setting
 
 F = TypeVar("F", bound=Callable[..., object])
 
 url_option = click.option(
-    "--url", default="http://127.0.0.1:6632", show_default=True, help="The broker's HTTP address."
+    "--url",
+    default=local_url,
+    show_default="that of the broker on this machine",
+    help="The broker's HTTP address.",
 )
 token_option = click.option(
     "--token", default="", envvar="HOLT_TOKEN", help="Token, if the broker requires one."

@@ -29,6 +29,4 @@ def doctor(url: str, token: str, tls_ca: str, spark: bool, as_json: bool) -> Non
     if not all(finding.good for finding in findings):
         raise SystemExit(1)
     if not spark and not as_json:
-        click.echo(
-            "All that can be seen from outside is there; --spark starts Spark for a moment to be sure."
-        )
+        click.echo("Everything that can be checked without Spark is there; --spark also starts Spark once.")

@@ -11,7 +11,8 @@ from typing import Final
 import click
 import msgspec
 
-from holtmq.cli.broker_api import BrokerApi
+from holtmq.cli.broker_api import BrokerApi, BrokerUnreachable
+from holtmq.cli.pipeline.common import tls_option, token_option, url_option
 from holtmq.cli.target import as_json, show
 
 _SILENT_SECONDS: Final = 120.0
@@ -54,9 +55,9 @@ class Line(msgspec.Struct, frozen=True):
 
 
 @click.command("list")
-@click.option("--url", default="http://127.0.0.1:6632", show_default=True, help="The broker's HTTP address.")
-@click.option("--token", default="", envvar="HOLT_TOKEN", help="Token, if the broker requires one.")
-@click.option("--tls-ca", default="", metavar="FILE", help="Authority behind an https address.")
+@url_option
+@token_option
+@tls_option
 @as_json
 def list_pipelines(url: str, token: str, tls_ca: str, as_json: bool) -> None:
     """Show the streaming queries that report to a broker, with their last batch and last error.
@@ -65,12 +66,16 @@ def list_pipelines(url: str, token: str, tls_ca: str, as_json: bool) -> None:
     """
     broker = BrokerApi(url, "", "", Path(tls_ca) if tls_ca else None, token)
     with closing(broker):
+        try:
+            broker.open()
+        except BrokerUnreachable as silence:
+            raise click.ClickException(str(silence)) from None
         answer = broker.send("GET", "v1", "pipelines")
+        found = broker.decoded(PipelinesIn, answer).pipelines
     if as_json:
         click.echo(json.dumps(json.loads(answer)["pipelines"], indent=2))
         return
-    rows = [_line(row) for row in msgspec.json.decode(answer, type=PipelinesIn).pipelines]
-    show(rows, Line.__struct_fields__, as_json=False)
+    show([_line(row) for row in found], Line.__struct_fields__, as_json=False)
 
 
 def _line(row: PipelineRow) -> Line:

@@ -25,7 +25,7 @@ _KEY_MAX: Final = 255
 async def publish(call: Call) -> object:
     """Publish every row as a persistent message; answer when all are durable."""
     call.context.check_alarm()
-    broker = call.context.broker
+    broker = call.broker
     vhost = broker.vhost(DEFAULT_VHOST)
     name = call.path["exchange"]
     exchange = "" if name == DEFAULT_EXCHANGE else name

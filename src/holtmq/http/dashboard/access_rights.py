@@ -14,11 +14,6 @@ from holtmq.auth.tokens import Role
 SEE_QUEUES: Final = Right(Role.READ_ONLY, tags=(MANAGEMENT, POLICYMAKER, MONITORING))
 
 
-def sees(identity: Identity, vhost: str) -> bool:
-    """Whether lists show the vhost to the viewer."""
-    return identity.has_tag(MONITORING) or identity.may_enter(vhost)
-
-
 def offered(identity: Identity, vhost: str, name: str) -> list[str]:
     """The actions that the viewer may do to a queue or an exchange: configure, write, read."""
     return [action.value for action in Action if identity.may_in(vhost, action, name)]

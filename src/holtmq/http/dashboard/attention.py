@@ -8,8 +8,11 @@ from typing import Final
 
 import msgspec
 
+from holtmq.broker.partitioned.extras.timer_firing import Late
 from holtmq.http.dashboard.queue_columns import DIED_MOST, QueueRow
-from holtmq.http.engine.clients import ConsumerRow
+from holtmq.http.engine.clients import ConsumerRow, HolderRow
+from holtmq.http.engine.pipeline_reports import Kept, QueryState
+from holtmq.http.engine.shovel_listing import ShovelRow
 from holtmq.journal.replica.view import Peer
 
 GROWING_MINUTES: Final = 5
@@ -25,23 +28,13 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     growing_messages: int = 1_000
     dead_letters: int = 1
     standby_seconds: float = 30.0
+    paused_seconds: float = 86_400.0
+    silent_seconds: float = 120.0
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
-
-
-class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer with unacknowledged messages."""
-
-    consumer: str
-    connection: str
-    client: str  # the name it gave itself, if any
-    user: str
-    host: str
-    unacked: int
-    since: int  # milliseconds
 
 
 class GroupLag(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,19 +56,21 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     vhost: str | None = None
     since: int | None = None  # milliseconds; None: not known
     text: str
-    who: tuple[Holder, ...] = ()
+    who: tuple[HolderRow, ...] = ()
 
 
-def holders_of(consumers: Iterable[ConsumerRow]) -> list[Holder]:
-    """The consumers of one queue that have unacked messages."""
-    found: list[Holder] = []
+def holders_of(consumers: Iterable[ConsumerRow], others: Iterable[HolderRow]) -> list[HolderRow]:
+    """All that have unacknowledged messages of one queue."""
+    found: list[HolderRow] = []
     for row in consumers:
         if row.held_since is None:
             continue
         details = row.channel_details
-        holder = Holder(
+        holder = HolderRow(
+            kind="consumer",
             consumer=row.consumer_tag,
             connection=details.connection_name,
+            channel=details.number,
             client=row.client_name,
             user=details.user,
             host=f"{details.peer_host}:{details.peer_port}",
@@ -83,11 +78,11 @@ def holders_of(consumers: Iterable[ConsumerRow]) -> list[Holder]:
             since=row.held_since,
         )
         found.append(holder)
-    return found
+    return [*found, *others]
 
 
 def of_queue(
-    row: QueueRow, holders: list[Holder], net_by_minute: list[int], limits: Thresholds, now: float
+    row: QueueRow, holders: list[HolderRow], net_by_minute: list[int], limits: Thresholds, now: float
 ) -> list[Finding]:
     """Findings about a queue. ``net_by_minute``: messages in minus out, oldest first, complete minutes."""
     found: list[Finding] = []
@@ -105,18 +100,23 @@ def of_queue(
                 name=row.name,
                 vhost=row.vhost,
                 since=first.since,
-                text=f"{first.client or first.consumer} at {first.host} has not acknowledged "
-                f"{_messages(first.unacked)}",
+                text=_held(first),
                 who=tuple(stuck),
             )
         )
     if row.paused:
         text = f"paused by {row.paused_by}, {_messages(row.ready)} held back"
-        found.append(_finding("paused", "warn", row, row.paused_since, text))
+        paused = 0.0 if row.paused_since is None else now - row.paused_since / 1000
+        severity = "bad" if paused >= limits.paused_seconds else "warn"  # forgotten, perhaps
+        found.append(_finding("paused", severity, row, row.paused_since, text))
     elif row.kind != "stream" and row.ready and not row.consumers:
         if row.oldest is None or row.oldest >= limits.unread_seconds:
-            text = f"{_messages(row.ready)} waiting and no consumer"
-            found.append(_finding("unread", "bad", row, arrived, text))
+            if row.holds_dead_letters:  # the usual end of a dead letter: an operator reads it, no consumer
+                text = f"{row.ready:,} dead letter{'' if row.ready == 1 else 's'} waiting"
+                found.append(_finding("dead-letter-queue", "warn", row, arrived, text))
+            else:
+                text = f"{_messages(row.ready)} waiting and no consumer"
+                found.append(_finding("unread", "bad", row, arrived, text))
     elif row.kind != "stream" and row.oldest is not None and row.oldest >= limits.oldest_seconds:
         text = f"the oldest of {_messages(row.ready)} has waited {_span(row.oldest)}"
         found.append(_finding("oldest", "warn", row, arrived, text))
@@ -162,6 +162,63 @@ def of_standbys(peers: Iterable[Peer], limits: Thresholds, now: float) -> list[F
     return found
 
 
+def of_shovel(row: ShovelRow) -> list[Finding]:
+    """Findings about a shovel: it cannot run, or its destination takes nothing."""
+    if row.failing_since is not None:
+        text = f"the shovel does not run: {row.last_error or row.state}"
+        severity, since = "bad", row.failing_since
+    elif row.state == "terminated":
+        text, severity, since = f"the shovel cannot run: {row.reason}", "bad", None
+    elif row.state == "blocked":
+        text, severity, since = f"the shovel waits: {row.reason}", "warn", None
+    else:
+        return []
+    return [
+        Finding(
+            rule="shovel",
+            severity=severity,
+            subject="shovel",
+            name=row.name,
+            vhost=row.vhost,
+            since=since,
+            text=text,
+        )
+    ]
+
+
+def of_timers(late: Late) -> list[Finding]:
+    """Findings about timed messages that a queue does not take."""
+    text = f"timed messages that are due cannot be delivered: {late.reason}"
+    since = late.due_us // 1000
+    return [
+        Finding(
+            rule="timers", severity="bad", subject="queue", name=late.queue, vhost="/", since=since, text=text
+        )
+    ]
+
+
+def of_query(kept: Kept, limits: Thresholds, now: float) -> list[Finding]:
+    """Findings about a Spark query that reports here."""
+    report, silent = kept.report, now - kept.at
+    name = report.name or report.query
+    if report.state is QueryState.FAILED:
+        text, severity = f"the Spark query failed: {kept.last_error.partition(chr(10))[0][:200]}", "bad"
+    elif report.state is QueryState.RUNNING and silent >= limits.silent_seconds:
+        text, severity = f"the Spark query has not reported for {_span(silent)}", "warn"
+    else:
+        return []
+    since = int(kept.at * 1000)
+    return [Finding(rule="query", severity=severity, subject="query", name=name, since=since, text=text)]
+
+
+def of_damage(count: int) -> list[Finding]:
+    """Findings about messages that cannot be read."""
+    if not count:
+        return []
+    text = f"{_messages(count)} cannot be read and {'is' if count == 1 else 'are'} set aside"
+    return [Finding(rule="damage", severity="bad", subject="node", name="node", text=text)]
+
+
 def of_node(alarm: str, healthy: bool, reason: str) -> list[Finding]:
     """Findings about the node itself."""
     found: list[Finding] = []
@@ -182,6 +239,18 @@ def _finding(rule: str, severity: str, row: QueueRow, since: int | None, text: s
     return Finding(
         rule=rule, severity=severity, subject="queue", name=row.name, vhost=row.vhost, since=since, text=text
     )
+
+
+def _held(holder: HolderRow) -> str:
+    name, messages = holder.client or holder.consumer or holder.connection, _messages(holder.unacked)
+    match holder.kind:
+        case "get":
+            return f"{name} at {holder.host} took {messages} by basic.get and has not acknowledged"
+        case "cancelled":
+            return f"{name} at {holder.host} cancelled its consumer and has not acknowledged {messages}"
+        case "lease":
+            return f"a worker of {holder.user or 'no user'} at {holder.host} holds {messages} over HTTP"
+    return f"{name} at {holder.host} has not acknowledged {messages}"
 
 
 def _messages(count: int) -> str:

@@ -12,15 +12,15 @@ from holtmq.auth.rights import POLICYMAKER, Right
 from holtmq.auth.tokens import Role
 from holtmq.broker.errors import NotFound
 from holtmq.broker.topology.policies import ApplyTo, Policy, make_policy
-from holtmq.http.dashboard.access_rights import sees
 from holtmq.http.engine.endpoints import ADMINISTER, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
+from holtmq.http.engine.wire import encode
 from holtmq.http.management.definitions import document
 from holtmq.http.management.definitions_import import DefinitionsIn
 from holtmq.http.management.listing import Rows
 from holtmq.http.management.topology import listed_queues
-from holtmq.http.management.wire import PolicyIn, checked_table, encode
+from holtmq.http.management.wire import PolicyIn, checked_table
 
 _SHOWN_MOST: Final = 200
 _DIFFERENCES_MOST: Final = 1_000
@@ -66,7 +66,7 @@ async def preview_policy(call: Call) -> object:
     """The queues and exchanges that a policy matches, and whether it would win there."""
     asked = call.json(PreviewIn)
     where = asked.vhost or "/"
-    vhost = call.context.broker.vhosts.get(where) if sees(call.identity, where) else None
+    vhost = call.broker.vhosts.get(where) if call.identity.sees(where) else None
     if vhost is None:
         raise NotFound(f"no vhost '{where}'")
     definition = checked_table(asked.definition, "definition")
@@ -79,7 +79,7 @@ async def preview_policy(call: Call) -> object:
         asked.priority,
         operator=asked.operator,
     )
-    broker, stepwise = call.context.broker, Stepwise()
+    broker, stepwise = call.broker, Stepwise()
     book = broker.operator_policies if asked.operator else broker.policies
     rivals = [rival for rival in book.in_vhost(vhost.name) if rival.name != asked.name]
     queues: list[dict[str, object]] = []
@@ -134,7 +134,7 @@ async def diff_definitions(call: Call) -> object:
     except msgspec.MsgspecError as error:
         raise Refusal(400, f"this is not a definitions document: {error}") from None
     stepwise = Stepwise()
-    current = document(call.context.broker)
+    current = document(call.broker)
     answer: dict[str, object] = {}
     for part, named_by in _NAMED_BY.items():
         wanted = given.get(part)

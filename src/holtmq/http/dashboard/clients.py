@@ -64,7 +64,7 @@ async def list_consumers(call: Call) -> object:
 async def route_test(call: Call) -> object:
     """The queues that a message with this key and these headers would reach now."""
     asked = call.json(RouteIn)
-    vhost = call.context.broker.vhosts.get(asked.vhost)
+    vhost = call.broker.vhosts.get(asked.vhost)
     if vhost is None:
         raise NotFound(f"no vhost '{asked.vhost}'")
     start = vhost.exchange(exchange_name(asked.exchange))

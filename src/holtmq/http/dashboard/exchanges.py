@@ -12,13 +12,14 @@ from holtmq.broker.errors import NotFound
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
-from holtmq.http.dashboard.access_rights import SEE_QUEUES, offered, sees
+from holtmq.http.dashboard.access_rights import SEE_QUEUES, offered
 from holtmq.http.dashboard.ordering import ordered_page
 from holtmq.http.engine.endpoints import Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
+from holtmq.http.engine.wire import plain
 from holtmq.http.management.topology import exchange_name, exchange_rates
-from holtmq.http.management.wire import plain, properties_key
+from holtmq.http.management.wire import properties_key
 
 _PAGE: Final = 50
 _PAGE_MOST: Final = 500
@@ -48,7 +49,7 @@ _SORTS: Final = ("name", "vhost", "type", "bindings", "is_unbound", "policy", "p
 
 
 async def list_exchanges(call: Call) -> object:
-    query, broker, stepwise = call.query, call.context.broker, Stepwise()
+    query, broker, stepwise = call.query, call.broker, Stepwise()
     sort, text = query.text("sort", "name"), query.text("text").lower()
     if sort not in _SORTS:
         raise Refusal(400, f"sort: there is no column {sort!r}; one of {', '.join(_SORTS)}")
@@ -56,7 +57,7 @@ async def list_exchanges(call: Call) -> object:
     vhost, only_unbound = query.optional("vhost"), query.flag("unbound")
     rows: list[ExchangeRow] = []
     for where in list(broker.vhosts.values()):
-        if vhost not in (None, where.name) or not sees(call.identity, where.name):
+        if vhost not in (None, where.name) or not call.identity.sees(where.name):
             continue
         for exchange in list(where.exchanges.values()):
             if text in exchange.name.lower():
@@ -84,7 +85,7 @@ async def list_exchanges(call: Call) -> object:
 
 
 def _row(call: Call, vhost: VHost, exchange: QueueExchange) -> ExchangeRow:
-    policy = call.context.broker.policies.for_exchange(vhost.name, exchange.name)
+    policy = call.broker.policies.for_exchange(vhost.name, exchange.name)
     alternate = vhost.alternate_of(exchange)
     return ExchangeRow(
         name=exchange.name,
@@ -127,7 +128,7 @@ def _is_read(call: Call, queue: Queue) -> bool:
 async def show_exchange(call: Call) -> object:
     """One exchange with the bindings from it and to it."""
     name, stepwise = call.path["vhost"], Stepwise()
-    vhost = call.context.broker.vhosts.get(name) if sees(call.identity, name) else None
+    vhost = call.broker.vhosts.get(name) if call.identity.sees(name) else None
     if vhost is None:
         raise NotFound(f"no vhost '{name}'")
     exchange = vhost.exchange(exchange_name(call.path["exchange"]))

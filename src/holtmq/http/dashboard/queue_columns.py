@@ -16,6 +16,7 @@ from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Holder
+from holtmq.broker.work.other_holders import OtherHolders
 from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
@@ -24,6 +25,7 @@ from holtmq.http.engine.context import Context
 DIED_MOST: Final = 1_000  # dead letters of a stream that are counted
 _US: Final = 1_000_000
 _DAY_US: Final = 86_400 * _US
+_DEATHS: Final = b"\x07x-death"  # the header's name as a field of a table
 _HIDDEN: Final = DIRECT_REPLY_TO + "."
 _READ_BACK_AT_ONCE: Final = 20  # queue heads read from disk per request; ``oldest`` of the rest is unknown
 
@@ -50,9 +52,14 @@ class QueueRow(msgspec.Struct, kw_only=True, gc=False):
     paused: bool = False
     paused_since: int | None = None  # milliseconds
     paused_by: str | None = None
+    holds_dead_letters: bool = False  # its messages died in other queues
 
 
-COLUMNS: Final = frozenset(QueueRow.__struct_fields__) - {"paused_since", "paused_by"}  # to sort by
+COLUMNS: Final = frozenset(QueueRow.__struct_fields__) - {
+    "paused_since",
+    "paused_by",
+    "holds_dead_letters",
+}  # to sort by
 
 
 def is_shown(queue: Queue) -> TypeGuard[WorkQueue]:
@@ -60,11 +67,12 @@ def is_shown(queue: Queue) -> TypeGuard[WorkQueue]:
     return isinstance(queue, WorkQueue) and not queue.name.startswith(_HIDDEN)
 
 
-def held_since_ms(queue: Queue) -> int | None:
-    """When a consumer of this queue got the oldest message that it holds; None: no consumer has one."""
+def held_since_ms(queue: Queue, others: OtherHolders) -> int | None:
+    """When the oldest unacknowledged message of this queue was handed out; None: there is none."""
     if not queue.unacked:
         return None
     found = [one.held_since_ms() for one in queue.consumers if isinstance(one, Holder)]
+    found += [one.held_since_ms() for one in others.of(queue.id)]
     return min((since for since in found if since is not None), default=None)
 
 
@@ -99,6 +107,7 @@ class WorkColumns:
             died_since=self.died_since(queue),
             bytes=queue.bytes,
             durable=queue.durable,
+            holds_dead_letters=self.holds_dead_letters(queue),
             paused=pause is not None,
             paused_since=_since(pause),
             paused_by=_by(pause),
@@ -121,6 +130,18 @@ class WorkColumns:
             self._may_read -= 1
         head = fifo.peek(self._pager)
         return None if head is None else head.arrived_ms
+
+    def holds_dead_letters(self, queue: WorkQueue) -> bool:
+        """Whether its next message has died in another queue; False if that message is on disk."""
+        store = queue.store
+        fifos = (
+            [fifo for _, fifo in store.by_level(highest_first=True)] if isinstance(store, Levels) else [store]
+        )
+        for fifo in fifos:
+            if fifo.ready:
+                head = fifo.peek(self._pager)
+                return head is not None and _DEATHS in head.header
+        return False
 
     def name(self, queue: WorkQueue) -> str:
         return queue.name

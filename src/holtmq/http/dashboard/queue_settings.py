@@ -10,7 +10,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.policies import Policy
 from holtmq.broker.topology.queue_arguments import REFUSED, RULES
-from holtmq.http.management.wire import plain
+from holtmq.http.engine.wire import plain
 
 # Accepted for RabbitMQ's clients; a single node has no use for them.
 _WITHOUT_EFFECT: Final = frozenset(

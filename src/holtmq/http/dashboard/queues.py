@@ -14,7 +14,7 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.peeking import waiting
 from holtmq.broker.work.work_queue import WorkQueue
-from holtmq.http.dashboard.access_rights import SEE_QUEUES, offered, sees
+from holtmq.http.dashboard.access_rights import SEE_QUEUES, offered
 from holtmq.http.dashboard.api import Dashboard, dashboard_of, series_of
 from holtmq.http.dashboard.attention import holders_of
 from holtmq.http.dashboard.histograms import Histogram, spread
@@ -53,7 +53,7 @@ async def list_queues(call: Call) -> object:
     shown = [
         found
         for name, found in context.broker.vhosts.items()
-        if sees(identity, name) and (vhost is None or vhost == name)
+        if identity.sees(name) and (vhost is None or vhost == name)
     ]
     keyed: list[tuple[_Key, WorkQueue | PartitionedQueue]] = []
     read = work.column(sort)
@@ -99,7 +99,7 @@ def _line(dashboard: Dashboard, row: QueueRow, now: float) -> list[list[int]] | 
 def queue_of(call: Call) -> Queue:
     """The queue in the path; raises 404, also for a vhost that the viewer does not see."""
     name = call.path["vhost"]
-    vhost = call.context.broker.vhosts.get(name) if sees(call.identity, name) else None
+    vhost = call.broker.vhosts.get(name) if call.identity.sees(name) else None
     found = vhost.queues.get(call.path["queue"]) if vhost is not None else None
     if found is None:
         raise NotFound(f"no queue '{call.path['queue']}' in vhost '{name}'")
@@ -122,6 +122,7 @@ async def show_queue(call: Call) -> object:
     else:
         row, ring = WorkColumns(context, now).row(queue), queue.figures.ring
     consumers = context.clients.consumers_of(queue.vhost, queue.name)
+    others = context.clients.other_holders_of(queue.vhost, queue.name)
     kind = queue.options.queue_type
     policy = context.broker.policies.for_queue(queue.vhost, queue.name, kind)
     return {
@@ -135,7 +136,8 @@ async def show_queue(call: Call) -> object:
         "settings": settings_of(context.broker, queue),
         "policy": None if policy is None else policy.name,
         "can": offered(call.identity, queue.vhost, queue.name),
-        "findings": await dashboard.watch.findings_of(row, holders_of(consumers), now),
+        "others": others[:_PAGE_MOST],
+        "findings": await dashboard.watch.findings_of(row, holders_of(consumers, others), now),
     }
 
 
@@ -186,7 +188,7 @@ async def show_histograms(call: Call) -> object:
         raise Refusal(400, f"{queue.name} is a partitioned queue: see its partitions")
     now_ms, stepwise = int(call.now * 1000), Stepwise()
     ages, deliveries, seen = Histogram(_AGES), Histogram(_DELIVERIES), 0
-    for message in waiting(queue, call.context.broker.flow.pager):
+    for message in waiting(queue, call.broker.flow.pager):
         ages.add(max(0.0, (now_ms - message.arrived_ms) / 1000))
         deliveries.add(queue.returned.get(message.seq, 0))
         seen += 1

@@ -22,17 +22,21 @@ from holtmq.http.dashboard.attention import (
     GROWING_MINUTES,
     Finding,
     GroupLag,
-    Holder,
     Thresholds,
     holders_of,
+    of_damage,
     of_group,
     of_node,
+    of_query,
     of_queue,
+    of_shovel,
     of_standbys,
+    of_timers,
     urgency,
 )
 from holtmq.http.dashboard.fresh import Fresh
 from holtmq.http.dashboard.queue_columns import QueueRow, StreamColumns, WorkColumns, held_since_ms, is_shown
+from holtmq.http.engine.clients import HolderRow
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.stepwise import Stepwise
 
@@ -70,7 +74,7 @@ class Watch:
         """What needs attention now, worst first."""
         return await self._findings.get()
 
-    async def findings_of(self, row: QueueRow, holders: list[Holder], now: float) -> list[Finding]:
+    async def findings_of(self, row: QueueRow, holders: list[HolderRow], now: float) -> list[Finding]:
         """What needs attention about one queue, without a look at the others."""
         net = _net_by_minute(self.ring(row), now)
         return of_queue(row, holders, net, self.thresholds, now)
@@ -98,6 +102,13 @@ class Watch:
         healthy, reason = context.health()
         found = _Worst()
         found.add(of_node(context.alarm(), healthy, reason))
+        found.add(of_damage(len(context.broker.flow.damage)))
+        for row in context.shovels.rows():
+            found.add(of_shovel(row))
+        for late in context.service.firing.late():
+            found.add(of_timers(late))
+        for kept in context.pipelines.all():
+            found.add(of_query(kept, limits, now))
         replica = context.replica()
         if replica is not None:
             found.add(of_standbys(replica.peers, limits, now))
@@ -114,7 +125,7 @@ class Watch:
         columns, stepwise, count = WorkColumns(self._context, now), Stepwise(), 0
         unread_ms = int((now - limits.unread_seconds) * 1000)
         oldest_ms = int((now - limits.oldest_seconds) * 1000)
-        growing, arrived, none = limits.growing_messages, columns.arrived_ms, list[Holder]()
+        growing, arrived, none = limits.growing_messages, columns.arrived_ms, list[HolderRow]()
         for vhost in list(self._context.broker.vhosts.values()):
             for place, queue in enumerate(list(vhost.queues.values())):
                 if not place % _LOOK_EVERY:
@@ -131,7 +142,10 @@ class Watch:
                         continue
                     arrived_ms = arrived(queue)
                     if not queue.consumers and (arrived_ms is None or arrived_ms <= unread_ms):
-                        found.add_unread(arrived_ms, queue)
+                        if columns.holds_dead_letters(queue):
+                            found.add(of_queue(columns.row(queue), none, [], limits, now))
+                        else:
+                            found.add_unread(arrived_ms, queue)
                         continue
                     if arrived_ms is None or arrived_ms > oldest_ms or not queue.consumers:
                         continue
@@ -159,12 +173,17 @@ class Watch:
         """The columns of partitioned queues, with their oldest unread messages as last counted."""
         return StreamColumns(self._context, now, self._oldest_unread)
 
-    def _stuck_holders(self, queue: Queue, limits: Thresholds, now: float) -> list[Holder]:
-        """The consumers of a queue that hold messages, if one of them has had one for too long."""
-        since = held_since_ms(queue)
+    def _stuck_holders(self, queue: Queue, limits: Thresholds, now: float) -> list[HolderRow]:
+        """Those that hold messages of a queue, if one of them has had one for too long."""
+        since = held_since_ms(queue, self._context.broker.other_holders)
         if since is None or now - since / 1000 < limits.unacked_seconds:
             return []
-        return holders_of(self._context.clients.consumers_of(queue.vhost, queue.name))
+        return self.holders_of(queue)
+
+    def holders_of(self, queue: Queue) -> list[HolderRow]:
+        """Those that hold messages of a queue."""
+        clients, where = self._context.clients, (queue.vhost, queue.name)
+        return holders_of(clients.consumers_of(*where), clients.other_holders_of(*where))
 
     def ring(self, row: QueueRow) -> Ring | None:
         """The counts of a queue over time; None when it was not used yet."""

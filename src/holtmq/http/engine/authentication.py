@@ -94,7 +94,7 @@ class RequestAuthenticator:
         """Whether ``auth.jwt_skip_paths`` opens the path to all clients."""
         return self._verifier is not None and self._verifier.is_open(path.decode("latin-1"))
 
-    def everybody(self) -> Identity:
+    def open_path_identity(self) -> Identity:
         """The identity of any client on such a path: the admin role, without a subject."""
         return of_role(self.users, Role.ADMIN, None, self._place_of, None)
 

@@ -124,6 +124,21 @@ class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     client_name: str = ""  # the name that its connection gave itself
 
 
+class HolderRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One that holds unacknowledged messages of a queue."""
+
+    kind: str  # consumer; get: took them by basic.get; cancelled: a consumer that kept them; lease: over HTTP
+    consumer: str  # its tag, or the lease's id; empty for basic.get
+    connection: str  # empty for a lease
+    channel: int | None
+    client: str  # the name it gave itself, if any
+    user: str
+    host: str
+    unacked: int
+    since: int  # milliseconds
+    expires: int | None = None  # of a lease, in milliseconds
+
+
 class Clients(Protocol):
     """All connected clients; only those of ``vhost`` if it is given.
 
@@ -152,6 +167,10 @@ class Clients(Protocol):
 
     def consumers_of(self, vhost: str, queue: str) -> list[ConsumerRow]:
         """The consumers of one queue."""
+        ...
+
+    def other_holders_of(self, vhost: str, queue: str) -> list[HolderRow]:
+        """Those that hold messages of one queue and are none of its consumers, over HTTP too."""
         ...
 
     def counts(self) -> tuple[int, int]:

@@ -3,9 +3,10 @@
 Owns: nothing; it is built once, at start, and passed down. Must not touch: sockets.
 """
 
+import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.broker import Broker
@@ -22,6 +23,8 @@ from holtmq.http.engine.pipeline_reports import PipelineReports
 from holtmq.http.engine.shovel_listing import Shovels
 from holtmq.journal.interface import Journal
 from holtmq.journal.replica.view import Peer
+
+NODE: Final = f"holt@{socket.gethostname()}"  # this node's name, in RabbitMQ's form
 
 
 class RangeWatch(Protocol):

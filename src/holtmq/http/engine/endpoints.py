@@ -1,4 +1,5 @@
-"""What an endpoint is: its row of the route table, the call it receives, the reply it returns.
+"""What an endpoint is: its row of the route table, the call it receives, the reply it returns; and what all
+endpoints of one API have in common.
 
 Owns: the types that the application, the documentation and the endpoint modules share. Must not touch:
 routing, sockets, rules.
@@ -8,14 +9,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from holtmq.auth.permissions import Action
+from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
 from holtmq.auth.rights import MONITORING, Identity, Right
 from holtmq.auth.tokens import Role
 from holtmq.auth.users import ADMINISTRATOR
+from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import EMPTY_BODY, Refusal
-from holtmq.http.engine.request import HttpRequest
+from holtmq.http.engine.request import ErrorForm, HttpRequest, plain_error
 from holtmq.http.engine.waiting_requests import until_durable
 from holtmq.http.engine.wire import Query, read_json
 
@@ -24,12 +27,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer that is not simply 200 with JSON."""
+    """An answer that is not simply 200 with JSON. Without a body it is empty."""
 
     status: int
     body: object = None
     content_type: str = "application/json"  # anything else: ``body`` is bytes
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+CREATED: Final = Reply(201)
+CHANGED: Final = Reply(204)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class Call:
     body: bytes
     sender: Identity | None  # None: the route is public
     request: HttpRequest
+    is_lenient: bool  # of its API: see Conventions
 
     @property
     def identity(self) -> Identity:
@@ -61,9 +69,25 @@ class Call:
     def subject(self) -> str | None:
         return None if self.sender is None else self.sender.subject
 
+    @property
+    def broker(self) -> Broker:
+        return self.context.broker
+
+    @property
+    def vhost(self) -> VHost:
+        """The vhost in the path; raises 404, or 403 if the caller may neither access nor monitor it."""
+        vhost = self.broker.vhost(self.path["vhost"])
+        if not self.identity.sees(vhost.name):
+            raise Refusal(403, f"access to vhost '{vhost.name}' refused for user '{self.identity.name}'")
+        return vhost
+
     def require(self, action: Action, name: str) -> None:
-        """Raise 403 unless the caller may do this to the queue of this name."""
+        """Raise 403 unless the caller may do this to the partitioned queue of this name."""
         self.identity.require(action, name)
+
+    def require_in_vhost(self, action: Action, name: str) -> None:
+        """The same for a queue or exchange in the path's vhost; no name: the default exchange."""
+        self.identity.require_in(self.path["vhost"], action, name or DEFAULT_EXCHANGE)
 
     def require_at(self, action: Action, where: tuple[int, int] | None) -> None:
         """The same for the queue in a partition's address; does nothing when there is no such queue."""
@@ -85,7 +109,10 @@ class Call:
 
     def json(self, kind: type[T]) -> T:
         """The body as this struct; raises 400 when it is missing or does not fit."""
-        if not self.body.strip():
+        body = self.body.strip()
+        if self.is_lenient:
+            return read_json(body or b"{}", kind, is_lenient=True)
+        if not body:
             raise Refusal(400, EMPTY_BODY)
         return read_json(self.body, kind)
 
@@ -97,8 +124,15 @@ class Call:
         """Wait until everything appended so far is on disk; raises when it never will be."""
         await until_durable(self.context.journal)
 
+    def refuse_if_failed(self) -> None:
+        """Raise 503 if the journal has failed; called before state changes, as it accepts no more records."""
+        if self.context.journal.failed is not None:
+            raise self.context.journal.failed
 
-Handler = Callable[[Call], Awaitable[object]]
+
+Handler = Callable[
+    [Call], Awaitable[object]
+]  # returns a Reply, a Stream, JSON as bytes, or what becomes JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +142,33 @@ class Endpoint:
     method: str
     path: str
     right: Right
-    tag: str
-    summary: str
+    tag: str = ""  # tag and summary are for the API's documentation
+    summary: str = ""
     handler: Handler | None = None
     query: tuple[str, ...] = ()
     body: type | None = None
     statuses: tuple[int, ...] = field(default=(200,))
     body_limit: int | None = None  # bytes; None: the node's limit
+    is_paged: bool = False  # a list of the management API that supports paging
 
     @property
     def max_body(self) -> int | None:
         """A public route reads no body unless it sets a limit: any client can call it."""
         return 0 if self.right.is_public and self.body_limit is None else self.body_limit
+
+
+async def _run(_endpoint: Endpoint, handler: Handler, call: Call) -> object:
+    return await handler(call)
+
+
+@dataclass(frozen=True, slots=True)
+class Conventions:
+    """What the endpoints of one API have in common, and those of another API do not."""
+
+    error_form: ErrorForm = plain_error
+    is_lenient: bool = False  # in bodies "true" and "1" may stand for true and 1; no body is an empty object
+    run: Callable[[Endpoint, Handler, Call], Awaitable[object]] = _run
+    path: Callable[[str], str] = str  # other spellings of a path -> the one in the table
 
 
 READ_ONLY: Final = Role.READ_ONLY

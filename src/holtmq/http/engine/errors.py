@@ -4,6 +4,8 @@ Owns: the shape of error answers and the codes in them. Must not touch: sockets,
 """
 
 import logging
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
@@ -37,6 +39,18 @@ class Refusal(Exception):
         super().__init__(text)
         self.status = status
         self.code = code or _CODES.get(status, "error")
+
+
+class NoRoute(Refusal):
+    """No endpoint has this path, or none has this method on it: then some other methods are allowed."""
+
+    def __init__(self, method: str, path: str, allowed: Sequence[str]) -> None:
+        self.path = path
+        self.allow = ", ".join(allowed)
+        if allowed:
+            super().__init__(405, f"{method} is not a method of this path; {self.allow} would be")
+        else:
+            super().__init__(404, "not found", "no_such_route")
 
 
 _CODES: Final = {
@@ -107,11 +121,12 @@ def failure_of(error: Exception) -> Failure:
 def answer_for(error: Exception) -> tuple[int, bytes]:
     """(status, body) for an exception from a handler."""
     status, text, code = failure_of(error)
-    return status, error_body(text, code)
+    more = {"path": error.path} if isinstance(error, NoRoute) else {}
+    return status, error_body(text, code, more)
 
 
-def error_body(text: str, code: str) -> bytes:
-    return msgspec.json.encode({"error": text, "code": code})
+def error_body(text: str, code: str, more: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    return msgspec.json.encode({"error": text, "code": code, **more})
 
 
 def invalid_json(error: Exception) -> Refusal:

@@ -237,7 +237,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _refuse(self, request: HttpRequest, error: Exception) -> None:
         if isinstance(error, TokenRefused | RightMissing) and self.engine.authenticator.is_open(request.path):
-            request.identity = self.engine.authenticator.everybody()
+            request.identity = self.engine.authenticator.open_path_identity()
             self._take_body(request)
             return
         if not request.complete:

@@ -50,10 +50,9 @@ class Router(Generic[T]):
         at.routes[method] = (target, tuple(names))
 
     def find(self, method: str, path: str) -> tuple[T, dict[str, str]] | None:
-        """The route and the names in the path, decoded; None when there is none. HEAD takes that of GET."""
-        wanted = "GET" if method == "HEAD" else method
+        """The route and the names in the path, decoded; None when there is none."""
         for place, values in self._places(path):
-            found = place.routes.get(wanted)
+            found = place.routes.get(method)
             if found is not None:
                 target, names = found
                 return target, dict(zip(names, map(segment, values), strict=True))

@@ -37,8 +37,11 @@ class ShovelRow(msgspec.Struct, frozen=True, kw_only=True):
     redelivered: int = 0  # forwarded messages that the source had delivered before: perhaps twice
     skipped: int = 0  # known to be forwarded before, so not published again
     refused: int = 0  # times that the destination did not accept a message
+    first_offset: int | None = None  # of a stream: of the first and the last message that was moved
+    last_offset: int | None = None
     connects: int = 0  # times that the shovel began to run
     last_error: str | None = None
+    failing_since: int | None = None  # milliseconds: since then no attempt to run has succeeded
 
 
 class Shovels(Protocol):

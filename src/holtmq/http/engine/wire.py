@@ -1,4 +1,4 @@
-"""Small conversions that every endpoint needs: JSON strings, times, query parameters, path segments.
+"""Small conversions that every endpoint needs: JSON, AMQP values, times, query parameters, path segments.
 
 Owns: how values look on the wire. Must not touch: what they mean.
 """
@@ -6,6 +6,7 @@ Owns: how values look on the wire. Must not touch: what they mean.
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from json.encoder import encode_basestring
 from typing import Final, TypeVar
 from urllib.parse import unquote_plus, unquote_to_bytes
@@ -15,6 +16,7 @@ import msgspec
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.groups.subscriptions import read_timestamp
 from holtmq.http.engine.errors import Refusal, invalid_json
+from holtmq.wire.tables import EPOCH, Timestamp
 
 T = TypeVar("T")
 
@@ -123,3 +125,37 @@ def read_json(body: bytes, kind: type[T], *, is_lenient: bool = False) -> T:
 def raw(payload: bytes) -> msgspec.Raw:
     """Stored JSON inside an answer, without decoding it."""
     return msgspec.Raw(payload)
+
+
+def plain(value: object) -> object:
+    """A value of a field table as a JSON value."""
+    match value:
+        case dict():
+            return {text(str(key)): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case str():
+            return text(value)
+        case bytes():
+            return value.decode("utf-8", "replace")
+        case datetime():
+            return int((value - EPOCH).total_seconds())
+        case Decimal():
+            return float(value)
+        case Timestamp():
+            return int(value)
+        case _:
+            return value
+
+
+def text(value: str) -> str:
+    """A text that JSON can carry: names from AMQP may contain bytes that are not UTF-8."""
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def encode(value: object) -> bytes:
+    """The answer as JSON."""
+    try:
+        return msgspec.json.encode(value, enc_hook=plain)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(plain(msgspec.to_builtins(value, enc_hook=plain)))

@@ -11,17 +11,13 @@ from urllib.parse import quote
 from holtmq.auth.permissions import Action
 from holtmq.broker.errors import NotFound
 from holtmq.broker.topology.vhost import QueueBinding, VHost
+from holtmq.http.engine.endpoints import CHANGED, Call, Reply
+from holtmq.http.engine.wire import plain
 from holtmq.http.management.access import BIND, MANAGE
-from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
+from holtmq.http.management.conventions import endpoint
 from holtmq.http.management.listing import Rows, collected
 from holtmq.http.management.topology import asked_exchange, asked_queue, asked_vhosts, listed_queues
-from holtmq.http.management.wire import (
-    BindingIn,
-    checked_key,
-    checked_table,
-    plain,
-    properties_key,
-)
+from holtmq.http.management.wire import BindingIn, checked_key, checked_table, properties_key
 from holtmq.wire.tables import FieldTable
 
 
@@ -65,17 +61,17 @@ def _all_bindings(vhosts: list[VHost]) -> Iterator[dict[str, object]]:
             yield _row(vhost, binding)
 
 
-async def list_bindings(call: ManagementCall) -> object:
+async def list_bindings(call: Call) -> object:
     return Rows(_all_bindings(asked_vhosts(call)))
 
 
-async def list_queue_bindings(call: ManagementCall) -> object:
+async def list_queue_bindings(call: Call) -> object:
     queue, vhost = asked_queue(call), call.vhost
     found = vhost.bindings_to(queue)
     return Rows(chain([_default_row(vhost, queue.name)], (_row(vhost, binding) for binding in found)))
 
 
-async def list_from_exchange(call: ManagementCall) -> object:
+async def list_from_exchange(call: Call) -> object:
     exchange, vhost = asked_exchange(call), call.vhost
     if exchange.is_default:
         names = [queue.name for queue in listed_queues(vhost)]
@@ -84,13 +80,13 @@ async def list_from_exchange(call: ManagementCall) -> object:
     return Rows(_row(vhost, binding) for binding in found)
 
 
-async def list_to_exchange(call: ManagementCall) -> object:
+async def list_to_exchange(call: Call) -> object:
     vhost = call.vhost
     found = vhost.bindings_to(asked_exchange(call))
     return Rows(_row(vhost, binding) for binding in found)
 
 
-def _ends(call: ManagementCall) -> tuple[str, str, bool]:
+def _ends(call: Call) -> tuple[str, str, bool]:
     """Source, destination, and whether that is an exchange; raises 404 when one is missing."""
     source = asked_exchange(call).name
     kind, name = call.path["kind"], call.path["destination"]
@@ -104,7 +100,7 @@ def _ends(call: ManagementCall) -> tuple[str, str, bool]:
     return source, name, to_exchange
 
 
-async def _between(call: ManagementCall) -> list[tuple[dict[str, object], str, FieldTable]]:
+async def _between(call: Call) -> list[tuple[dict[str, object], str, FieldTable]]:
     """Rows of the bindings between source and destination, each with its stored key and arguments."""
     source, name, to_exchange = _ends(call)
     if not source:
@@ -120,38 +116,38 @@ async def _between(call: ManagementCall) -> list[tuple[dict[str, object], str, F
     )
 
 
-async def list_between(call: ManagementCall) -> object:
+async def list_between(call: Call) -> object:
     return Rows([row for row, _, _ in await _between(call)])
 
 
-async def _one(call: ManagementCall) -> tuple[dict[str, object], str, FieldTable]:
+async def _one(call: Call) -> tuple[dict[str, object], str, FieldTable]:
     for found in await _between(call):
         if found[0]["properties_key"] == call.path["properties"]:
             return found
     raise NotFound(f"no binding '{call.path['properties']}' between these two")
 
 
-async def show_binding(call: ManagementCall) -> object:
+async def show_binding(call: Call) -> object:
     return (await _one(call))[0]
 
 
-async def post_binding(call: ManagementCall) -> Answer:
+async def post_binding(call: Call) -> Reply:
     given = call.json(BindingIn)
     source, name, to_exchange = _ends(call)
     key = checked_key(given.routing_key)
     arguments = checked_table(given.arguments, "arguments of the binding")
-    call.require(Action.WRITE, name)
-    call.require(Action.READ, source)
+    call.require_in_vhost(Action.WRITE, name)
+    call.require_in_vhost(Action.READ, source)
     call.broker.bind(call.vhost, source, name, key, arguments, to_exchange=to_exchange)
     made = properties_key(key, arguments)
-    return Answer(201, f"{quote(name, safe='')}/{quote(made, safe='~')}")
+    return Reply(201, headers={"location": f"{quote(name, safe='')}/{quote(made, safe='~')}"})
 
 
-async def delete_binding(call: ManagementCall) -> Answer:
+async def delete_binding(call: Call) -> Reply:
     source, name, to_exchange = _ends(call)
     _, key, arguments = await _one(call)
-    call.require(Action.WRITE, name)
-    call.require(Action.READ, source)
+    call.require_in_vhost(Action.WRITE, name)
+    call.require_in_vhost(Action.READ, source)
     call.broker.exchanges.unbind(call.vhost, source, name, key, arguments, to_exchange=to_exchange)
     return CHANGED
 
@@ -159,14 +155,14 @@ async def delete_binding(call: ManagementCall) -> Answer:
 _QUEUE: Final = "/api/queues/{vhost}/{queue}"
 _EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
 _BETWEEN: Final = "/api/bindings/{vhost}/e/{exchange}/{kind}/{destination}"
-ROWS: Final = (
-    Row("GET", _QUEUE + "/bindings", list_queue_bindings, MANAGE),
-    Row("GET", _EXCHANGE + "/bindings/source", list_from_exchange, MANAGE),
-    Row("GET", _EXCHANGE + "/bindings/destination", list_to_exchange, MANAGE),
-    Row("GET", "/api/bindings", list_bindings, MANAGE),
-    Row("GET", "/api/bindings/{vhost}", list_bindings, MANAGE),
-    Row("GET", _BETWEEN, list_between, MANAGE),
-    Row("POST", _BETWEEN, post_binding, BIND),
-    Row("GET", _BETWEEN + "/{properties}", show_binding, MANAGE),
-    Row("DELETE", _BETWEEN + "/{properties}", delete_binding, BIND),
+ENDPOINTS: Final = (
+    endpoint("GET", _QUEUE + "/bindings", list_queue_bindings, MANAGE),
+    endpoint("GET", _EXCHANGE + "/bindings/source", list_from_exchange, MANAGE),
+    endpoint("GET", _EXCHANGE + "/bindings/destination", list_to_exchange, MANAGE),
+    endpoint("GET", "/api/bindings", list_bindings, MANAGE),
+    endpoint("GET", "/api/bindings/{vhost}", list_bindings, MANAGE),
+    endpoint("GET", _BETWEEN, list_between, MANAGE),
+    endpoint("POST", _BETWEEN, post_binding, BIND),
+    endpoint("GET", _BETWEEN + "/{properties}", show_binding, MANAGE),
+    endpoint("DELETE", _BETWEEN + "/{properties}", delete_binding, BIND),
 )

@@ -11,15 +11,16 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
-from holtmq.http.management.call import ManagementCall, Row
+from holtmq.http.engine.endpoints import Call
+from holtmq.http.engine.wire import plain
+from holtmq.http.management.conventions import endpoint
 from holtmq.http.management.listing import Rows
 from holtmq.http.management.runtime import global_rows, parameter_rows, topic_row
 from holtmq.http.management.topology import listed_queues
 from holtmq.http.management.users import permission_row, policy_row, user_row, vhost_definition
-from holtmq.http.management.wire import plain
 
 
-async def export(call: ManagementCall) -> object:
+async def export(call: Call) -> object:
     return {**_versions(call), **document(call.broker)}
 
 
@@ -51,7 +52,7 @@ def _user_definition(broker: Broker, user: User) -> dict[str, object]:
     return {**row, **none, "argon2_hash": user.password_hash}
 
 
-async def export_vhost(call: ManagementCall) -> object:
+async def export_vhost(call: Call) -> object:
     """The contents of one vhost, without its name, so that they can be loaded into another."""
     parts = _inside(call.broker, [call.vhost])
     nowhere = {name: Rows(map(_without_vhost, part.rows)) for name, part in parts.items()}
@@ -63,7 +64,7 @@ def _without_vhost(row: object) -> object:
     return {key: value for key, value in row.items() if key != "vhost"}
 
 
-def _versions(call: ManagementCall) -> dict[str, object]:
+def _versions(call: Call) -> dict[str, object]:
     product = call.context.config.amqp
     return {
         "rabbit_version": product.product_version,
@@ -137,8 +138,8 @@ def _policies(broker: Broker, vhosts: list[VHost]) -> list[dict[str, object]]:
     return [policy_row(policy) for vhost in vhosts for policy in broker.policies.in_vhost(vhost.name)]
 
 
-ROWS: Final = (
-    Row("GET", "/api/definitions", export),
-    Row("GET", "/api/all-configuration", export),  # its name in older RabbitMQs
-    Row("GET", "/api/definitions/{vhost}", export_vhost),
+ENDPOINTS: Final = (
+    endpoint("GET", "/api/definitions", export),
+    endpoint("GET", "/api/all-configuration", export),  # its name in older RabbitMQs
+    endpoint("GET", "/api/definitions/{vhost}", export_vhost),
 )

@@ -12,6 +12,7 @@ from asyncio import sleep
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 import msgspec
@@ -20,8 +21,9 @@ from holtmq.auth.permissions import Permissions
 from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
+from holtmq.http.engine.endpoints import CHANGED, Call, Reply
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
+from holtmq.http.management.conventions import endpoint
 from holtmq.http.management.definitions_rehearsal import Names, binding_ends, rehearsal, stamp
 from holtmq.http.management.runtime import (
     VHOST_LIMITS_COMPONENT,
@@ -64,7 +66,7 @@ class DefinitionsIn(msgspec.Struct, kw_only=True):
     bindings: list[msgspec.Raw] = []  # decoded in steps
 
 
-async def load_vhost(call: ManagementCall) -> Answer:
+async def load_vhost(call: Call) -> Reply:
     given, vhost = call.json(DefinitionsIn), call.vhost.name
     if given.users or given.vhosts or given.permissions or given.topic_permissions:
         raise Refusal(400, "users, vhosts and permissions are not part of one vhost's definitions")
@@ -74,11 +76,11 @@ async def load_vhost(call: ManagementCall) -> Answer:
     return await _load(call, given, vhost)
 
 
-async def load(call: ManagementCall) -> Answer:
+async def load(call: Call) -> Reply:
     return await _load(call, call.json(DefinitionsIn))
 
 
-async def _load(call: ManagementCall, given: DefinitionsIn, vhost: str | None = None) -> Answer:
+async def _load(call: Call, given: DefinitionsIn, vhost: str | None = None) -> Reply:
     users = [await user_from(user.name, user) for user in given.users]
     plan = _Plan(given, users, await _bindings(given.bindings, vhost))
     names = await _names(plan)
@@ -90,7 +92,7 @@ async def _load(call: ManagementCall, given: DefinitionsIn, vhost: str | None = 
         changes.batch = EncodedBatch()
         await _in_steps(plan.bind(stage))
         if call.query.flag("dry_run"):
-            return Answer(200, body={"without_meaning": without_meaning(stage)})
+            return Reply(200, {"without_meaning": without_meaning(stage)})
         while broker.exchanges.pending_bindings:  # of another import
             await sleep(0)
         call.refuse_if_failed()
@@ -108,7 +110,7 @@ async def _load(call: ManagementCall, given: DefinitionsIn, vhost: str | None = 
     report = without_meaning(broker)
     for row in report:
         log.info("kept without meaning", extra={key: row[key] for key in ("vhost", "what", "key", "reason")})
-    return Answer(200, body={"without_meaning": report}) if call.query.flag("report") else CHANGED
+    return Reply(200, {"without_meaning": report}) if call.query.flag("report") else CHANGED
 
 
 async def _in_steps(items: Iterable[object]) -> None:
@@ -215,21 +217,22 @@ class _Plan:
             yield
 
     def bind(self, broker: Broker, *, in_journal: bool = False) -> Iterator[None]:
-        """Create the bindings, one per item."""
+        """Create the bindings, one per item, or for several items if it is more work."""
         for binding in self.bindings:
             if binding.destination_type not in ("queue", "exchange"):
                 kind = binding.destination_type
                 raise Refusal(400, f"a binding's destination_type is queue or exchange, not '{kind}'")
+            vhost, key = broker.vhost(binding.vhost), checked_key(binding.routing_key)
             broker.bind(
-                broker.vhost(binding.vhost),
+                vhost,
                 binding.source,
                 binding.destination,
-                checked_key(binding.routing_key),
+                key,
                 checked_table(binding.arguments, "arguments of a binding"),
                 to_exchange=binding.destination_type == "exchange",
                 in_journal=in_journal,
             )
-            yield
+            yield from repeat(None, vhost.exchange(binding.source).cost_of_binding(key))
 
 
 def _parameters(broker: Broker, parameters: Iterable[ParameterIn]) -> None:
@@ -238,8 +241,8 @@ def _parameters(broker: Broker, parameters: Iterable[ParameterIn]) -> None:
         set_parameter(broker, parameter.vhost, parameter.component, name, parameter.value, imported=True)
 
 
-ROWS: Final = (
-    Row("POST", "/api/definitions", load),
-    Row("POST", "/api/all-configuration", load),
-    Row("POST", "/api/definitions/{vhost}", load_vhost),
+ENDPOINTS: Final = (
+    endpoint("POST", "/api/definitions", load),
+    endpoint("POST", "/api/all-configuration", load),
+    endpoint("POST", "/api/definitions/{vhost}", load_vhost),
 )

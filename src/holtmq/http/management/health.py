@@ -13,9 +13,11 @@ from holtmq.auth.permissions import Action
 from holtmq.broker.message import make_address
 from holtmq.broker.work.leases import Holder, Ledger
 from holtmq.broker.work.work_queue import require_work_queue
+from holtmq.http.engine.context import NODE
+from holtmq.http.engine.endpoints import Call, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import ALL_ACTIONS, LOGIN
-from holtmq.http.management.call import NODE, Answer, ManagementCall, Row
+from holtmq.http.management.conventions import check_node, endpoint
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
 _ALIVENESS: Final = "aliveness-test"
@@ -34,19 +36,19 @@ def _ok(**more: object) -> dict[str, object]:
     return {"status": "ok", **more}
 
 
-def _failed(reason: str, **more: object) -> Answer:
-    return Answer(503, body={"status": "failed", "reason": reason, **more})
+def _failed(reason: str, **more: object) -> Reply:
+    return Reply(503, {"status": "failed", "reason": reason, **more})
 
 
-async def alarms(call: ManagementCall) -> object:
+async def alarms(call: Call) -> object:
     return _alarms(call, "There are alarms in effect in the cluster")
 
 
-async def local_alarms(call: ManagementCall) -> object:
+async def local_alarms(call: Call) -> object:
     return _alarms(call, "There are alarms in effect on the node")
 
 
-def _alarms(call: ManagementCall, reason: str) -> object:
+def _alarms(call: Call, reason: str) -> object:
     alarm = call.context.alarm()
     if not alarm:
         return _ok()
@@ -54,20 +56,20 @@ def _alarms(call: ManagementCall, reason: str) -> object:
     return _failed(reason, alarms=[{"node": NODE, "resource": resource}])
 
 
-async def node_check(call: ManagementCall) -> object:
+async def node_check(call: Call) -> object:
     """The older check that RabbitMQ still answers: whether the node is usable, without alarms."""
     if "node" in call.path:
-        call.check_node()
+        check_node(call)
     usable, reason = call.context.health()
     return await local_alarms(call) if usable else _failed(reason)
 
 
-async def ready(call: ManagementCall) -> object:
+async def ready(call: Call) -> object:
     usable, reason = call.context.health()
     return _ok() if usable else _failed(reason)
 
 
-async def virtual_hosts(call: ManagementCall) -> object:
+async def virtual_hosts(call: Call) -> object:
     """All vhosts are up or down together, depending on the journal."""
     usable, _ = call.context.health()
     if usable:
@@ -75,7 +77,7 @@ async def virtual_hosts(call: ManagementCall) -> object:
     return _failed("Some virtual hosts are down", **{"virtual-hosts": sorted(call.broker.vhosts)})
 
 
-async def port_listener(call: ManagementCall) -> object:
+async def port_listener(call: Call) -> object:
     text = call.path["port"]
     if not (text.isascii() and text.isdigit() and len(text) <= 5):
         raise Refusal(400, "Invalid port")
@@ -84,7 +86,7 @@ async def port_listener(call: ManagementCall) -> object:
     return _ok(port=port) if port in ports else _failed("No active listener", missing=port, ports=ports)
 
 
-async def protocol_listener(call: ManagementCall) -> object:
+async def protocol_listener(call: Call) -> object:
     asked = call.path["protocol"].lower()
     protocol = _PROTOCOLS.get(asked, asked)
     protocols = sorted({listener.protocol for listener in call.context.listeners()})
@@ -93,12 +95,12 @@ async def protocol_listener(call: ManagementCall) -> object:
     return _failed("No active listener", missing=protocol, protocols=protocols)
 
 
-async def single_node(call: ManagementCall) -> object:
+async def single_node(call: Call) -> object:
     """Always ok: there are no queues with members on other nodes."""
     return _ok(reason="single node cluster")
 
 
-async def certificate_expiration(call: ManagementCall) -> object:
+async def certificate_expiration(call: Call) -> object:
     """Fails when a certificate of a listener ends within so many days, weeks, months or years."""
     unit = _UNITS.get(call.path["unit"])
     text = call.path["within"]
@@ -116,19 +118,19 @@ async def certificate_expiration(call: ManagementCall) -> object:
     return _failed("Certificates expiring", expired=ending) if ending else _ok()
 
 
-async def below_connection_limit(call: ManagementCall) -> object:
+async def below_connection_limit(call: Call) -> object:
     used, limit = call.context.clients.counts()[0], call.context.config.amqp.max_connections
     if used < limit:
         return _ok(current=used, limit=limit)
     return _failed("Node connection limit is reached", current=used, limit=limit)
 
 
-async def aliveness(call: ManagementCall) -> object:
+async def aliveness(call: Call) -> object:
     """Publish a message to a test queue in the vhost and get it back."""
     broker, vhost = call.broker, call.vhost
-    call.require(Action.CONFIGURE, _ALIVENESS)
-    call.require(Action.WRITE, "")
-    call.require(Action.READ, _ALIVENESS)
+    call.require_in_vhost(Action.CONFIGURE, _ALIVENESS)
+    call.require_in_vhost(Action.WRITE, "")
+    call.require_in_vhost(Action.READ, _ALIVENESS)
     call.refuse_if_failed()
     broker.declare_queue(vhost, _ALIVENESS)
     body = b"test_message"
@@ -154,26 +156,26 @@ _DAY: Final = 86_400
 _UNITS: Final = {"days": _DAY, "weeks": 7 * _DAY, "months": 30 * _DAY, "years": 365 * _DAY}
 _CHECKS: Final = "/api/health/checks"
 _LEADERS: Final = f"{_CHECKS}/quorum-queues-without-elected-leaders"
-ROWS: Final = (
-    Row("GET", f"{_CHECKS}/alarms", alarms, LOGIN),
-    Row("GET", f"{_CHECKS}/local-alarms", local_alarms, LOGIN),
-    Row("GET", f"{_CHECKS}/ready-to-serve-clients", ready, LOGIN),
-    Row("GET", f"{_CHECKS}/is-in-service", ready, LOGIN),
-    Row("GET", f"{_CHECKS}/below-node-connection-limit", below_connection_limit, LOGIN),
-    Row("GET", _CHECKS + "/certificate-expiration/{within}/{unit}", certificate_expiration, LOGIN),
-    Row("GET", f"{_CHECKS}/virtual-hosts", virtual_hosts, LOGIN),
-    Row("GET", _CHECKS + "/port-listener/{port}", port_listener, LOGIN),
-    Row("GET", _CHECKS + "/protocol-listener/{protocol}", protocol_listener, LOGIN),
-    Row("GET", f"{_CHECKS}/node-is-quorum-critical", single_node, LOGIN),
-    Row("GET", f"{_CHECKS}/node-is-mirror-sync-critical", single_node, LOGIN),
-    Row("GET", f"{_CHECKS}/reached-target-cluster-size", single_node, LOGIN),
-    Row("GET", f"{_LEADERS}/all-vhosts", single_node, LOGIN),
-    Row("GET", _LEADERS + "/all-vhosts/pattern/{pattern}", single_node, LOGIN),
-    Row("GET", _LEADERS + "/vhost/{vhost}", single_node, LOGIN),
-    Row("GET", _LEADERS + "/vhost/{vhost}/pattern/{pattern}", single_node, LOGIN),
-    Row("GET", f"{_CHECKS}/metadata-store/initialized", ready, LOGIN),
-    Row("GET", f"{_CHECKS}/metadata-store/initialized/with-data", ready, LOGIN),
-    Row("GET", "/api/healthchecks/node", node_check, LOGIN),
-    Row("GET", "/api/healthchecks/node/{node}", node_check, LOGIN),
-    Row("GET", "/api/aliveness-test/{vhost}", aliveness, ALL_ACTIONS),
+ENDPOINTS: Final = (
+    endpoint("GET", f"{_CHECKS}/alarms", alarms, LOGIN),
+    endpoint("GET", f"{_CHECKS}/local-alarms", local_alarms, LOGIN),
+    endpoint("GET", f"{_CHECKS}/ready-to-serve-clients", ready, LOGIN),
+    endpoint("GET", f"{_CHECKS}/is-in-service", ready, LOGIN),
+    endpoint("GET", f"{_CHECKS}/below-node-connection-limit", below_connection_limit, LOGIN),
+    endpoint("GET", _CHECKS + "/certificate-expiration/{within}/{unit}", certificate_expiration, LOGIN),
+    endpoint("GET", f"{_CHECKS}/virtual-hosts", virtual_hosts, LOGIN),
+    endpoint("GET", _CHECKS + "/port-listener/{port}", port_listener, LOGIN),
+    endpoint("GET", _CHECKS + "/protocol-listener/{protocol}", protocol_listener, LOGIN),
+    endpoint("GET", f"{_CHECKS}/node-is-quorum-critical", single_node, LOGIN),
+    endpoint("GET", f"{_CHECKS}/node-is-mirror-sync-critical", single_node, LOGIN),
+    endpoint("GET", f"{_CHECKS}/reached-target-cluster-size", single_node, LOGIN),
+    endpoint("GET", f"{_LEADERS}/all-vhosts", single_node, LOGIN),
+    endpoint("GET", _LEADERS + "/all-vhosts/pattern/{pattern}", single_node, LOGIN),
+    endpoint("GET", _LEADERS + "/vhost/{vhost}", single_node, LOGIN),
+    endpoint("GET", _LEADERS + "/vhost/{vhost}/pattern/{pattern}", single_node, LOGIN),
+    endpoint("GET", f"{_CHECKS}/metadata-store/initialized", ready, LOGIN),
+    endpoint("GET", f"{_CHECKS}/metadata-store/initialized/with-data", ready, LOGIN),
+    endpoint("GET", "/api/healthchecks/node", node_check, LOGIN),
+    endpoint("GET", "/api/healthchecks/node/{node}", node_check, LOGIN),
+    endpoint("GET", "/api/aliveness-test/{vhost}", aliveness, ALL_ACTIONS),
 )

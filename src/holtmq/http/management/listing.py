@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from holtmq.http.engine.stepwise import Stepwise
+from holtmq.http.engine.wire import encode, plain
 from holtmq.http.management.paging import Page
-from holtmq.http.management.wire import encode, plain
 
 T = TypeVar("T")
 

@@ -19,11 +19,13 @@ from holtmq.broker.message import Message, make_address
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Holder, Ledger
 from holtmq.broker.work.work_queue import require_work_queue
+from holtmq.http.engine.endpoints import CHANGED, Call, Reply
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.wire import plain
 from holtmq.http.management.access import READ_QUEUE, WRITE_EXCHANGE
-from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
+from holtmq.http.management.conventions import endpoint
 from holtmq.http.management.topology import exchange_name
-from holtmq.http.management.wire import checked_key, checked_table, plain
+from holtmq.http.management.wire import checked_key, checked_table
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import (
     PROPERTIES_AT,
@@ -86,11 +88,11 @@ class GetIn(msgspec.Struct, kw_only=True):
     truncate: int | None = None
 
 
-async def publish(call: ManagementCall) -> object:
+async def publish(call: Call) -> object:
     given, vhost = call.json(PublishIn), call.vhost
     exchange, key = exchange_name(call.path["exchange"]), checked_key(given.routing_key)
     vhost.exchange(exchange)
-    call.require(Action.WRITE, exchange)
+    call.require_in_vhost(Action.WRITE, exchange)
     call.context.check_alarm()
     body = _body(given, call.context.config.amqp.max_message_bytes)
     header = encode_header(len(body), encode_properties(_properties(given.properties)))
@@ -145,10 +147,10 @@ def _properties(given: PropertiesIn) -> Properties:
     )
 
 
-async def get(call: ManagementCall) -> object:
+async def get(call: Call) -> object:
     given = call.json(GetIn)
     queue = require_work_queue(call.vhost.queue(call.path["queue"]), "consume from it, do not get")
-    call.require(Action.READ, queue.name)
+    call.require_in_vhost(Action.READ, queue.name)
     if not 0 < given.count <= _MOST_MESSAGES:
         raise Refusal(400, f"count is from 1 to {_MOST_MESSAGES}")
     if given.truncate is not None and given.truncate < 0:
@@ -215,16 +217,16 @@ def shown_properties(properties: Properties) -> dict[str, object]:
     return {name: plain(value) for name in _PROPERTIES if (value := getattr(properties, name)) is not None}
 
 
-async def purge(call: ManagementCall) -> Answer:
+async def purge(call: Call) -> Reply:
     queue = call.vhost.queue(call.path["queue"])
-    call.require(Action.READ, queue.name)
+    call.require_in_vhost(Action.READ, queue.name)
     call.broker.purge_queue(call.vhost, queue.name)
     return CHANGED
 
 
 _PROPERTIES: Final = tuple(field.name for field in fields(Properties))
-ROWS: Final = (
-    Row("POST", "/api/exchanges/{vhost}/{exchange}/publish", publish, WRITE_EXCHANGE),
-    Row("POST", "/api/queues/{vhost}/{queue}/get", get, READ_QUEUE),
-    Row("DELETE", "/api/queues/{vhost}/{queue}/contents", purge, READ_QUEUE),
+ENDPOINTS: Final = (
+    endpoint("POST", "/api/exchanges/{vhost}/{exchange}/publish", publish, WRITE_EXCHANGE),
+    endpoint("POST", "/api/queues/{vhost}/{queue}/get", get, READ_QUEUE),
+    endpoint("DELETE", "/api/queues/{vhost}/{queue}/contents", purge, READ_QUEUE),
 )

@@ -11,9 +11,11 @@ from typing import Final
 from holtmq.auth import passwords
 from holtmq.broker.topology.queue_options import QueueType
 from holtmq.config.render import settings_of
+from holtmq.http.engine.context import NODE
+from holtmq.http.engine.endpoints import CHANGED, Call, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import MANAGE, MONITOR
-from holtmq.http.management.call import CHANGED, NODE, Answer, ManagementCall, Row
+from holtmq.http.management.conventions import check_node, endpoint
 from holtmq.http.management.listing import collected
 from holtmq.http.management.topology import asked_queue
 from holtmq.http.operator.system import resident_bytes
@@ -23,49 +25,49 @@ log = logging.getLogger(__name__)
 _ONE_NODE: Final = "a queue has one member, on this node: a replicated journal protects every queue"
 
 
-async def memory(call: ManagementCall) -> object:
+async def memory(call: Call) -> object:
     """Resident memory, and what of it are bodies of waiting messages at most: some may be on disk alone."""
-    call.check_node()
+    check_node(call)
     used, messages = resident_bytes(), await _message_bytes(call)
     parts: dict[str, object] = {"msg_index": messages, "other_system": used - messages}
     total = {"rss": used, "allocated": used, "erlang": 0}
     return {"memory": {**parts, "strategy": "rss", "total": total}}
 
 
-async def relative_memory(call: ManagementCall) -> object:
+async def relative_memory(call: Call) -> object:
     """The same in percent."""
-    call.check_node()
+    check_node(call)
     used, messages = resident_bytes(), await _message_bytes(call)
     share = round(100 * messages / used)
     return {"memory": {"total": 100, "msg_index": share, "other_system": 100 - share}}
 
 
-async def _message_bytes(call: ManagementCall) -> int:
+async def _message_bytes(call: Call) -> int:
     queues = list(call.broker.queues_by_id.values())
     waiting = sum(await collected(queue.bytes for queue in queues))
     return min(waiting, resident_bytes())
 
 
-async def settings(call: ManagementCall) -> object:
+async def settings(call: Call) -> object:
     """Every setting with its value; secrets are masked."""
     return settings_of(call.context.config)
 
 
-async def reset(call: ManagementCall) -> Answer:
+async def reset(call: Call) -> Reply:
     """RabbitMQ deletes its database of statistics; the rings here have a fixed size."""
     if "node" in call.path:
-        call.check_node()
+        check_node(call)
     log.info("reset of statistics asked for: there is no database", extra={"user": call.identity.name})
     return CHANGED
 
 
-async def hash_password(call: ManagementCall) -> object:
+async def hash_password(call: Call) -> object:
     """The hash that definitions for RabbitMQ and for this broker may contain."""
     encoded = await asyncio.to_thread(passwords.hash_for_rabbitmq, call.path["password"])
     return {"ok": encoded}
 
 
-async def quorum_status(call: ManagementCall) -> object:
+async def quorum_status(call: Call) -> object:
     """The members of a quorum queue: this node."""
     queue = asked_queue(call)
     if queue.options.queue_type is not QueueType.QUORUM:
@@ -88,22 +90,22 @@ async def quorum_status(call: ManagementCall) -> object:
     return [row]
 
 
-async def change_replicas(call: ManagementCall) -> Answer:
+async def change_replicas(call: Call) -> Reply:
     raise Refusal(400, _ONE_NODE)
 
 
 _QUORUM: Final = "/api/queues/quorum"
-ROWS: Final = (
-    Row("GET", "/api/nodes/{node}/memory", memory, MONITOR),
-    Row("GET", "/api/nodes/{node}/memory/relative", relative_memory, MONITOR),
-    Row("GET", "/api/environment", settings),
-    Row("GET", "/api/config/effective", settings),
-    Row("DELETE", "/api/reset", reset),
-    Row("DELETE", "/api/reset/{node}", reset),
-    Row("GET", "/api/auth/hash_password/{password}", hash_password),
-    Row("GET", _QUORUM + "/{vhost}/{queue}/status", quorum_status, MANAGE),
-    Row("POST", _QUORUM + "/{vhost}/{queue}/replicas/add", change_replicas),
-    Row("DELETE", _QUORUM + "/{vhost}/{queue}/replicas/delete", change_replicas),
-    Row("POST", _QUORUM + "/replicas/on/{node}/grow", change_replicas),
-    Row("DELETE", _QUORUM + "/replicas/on/{node}/shrink", change_replicas),
+ENDPOINTS: Final = (
+    endpoint("GET", "/api/nodes/{node}/memory", memory, MONITOR),
+    endpoint("GET", "/api/nodes/{node}/memory/relative", relative_memory, MONITOR),
+    endpoint("GET", "/api/environment", settings),
+    endpoint("GET", "/api/config/effective", settings),
+    endpoint("DELETE", "/api/reset", reset),
+    endpoint("DELETE", "/api/reset/{node}", reset),
+    endpoint("GET", "/api/auth/hash_password/{password}", hash_password),
+    endpoint("GET", _QUORUM + "/{vhost}/{queue}/status", quorum_status, MANAGE),
+    endpoint("POST", _QUORUM + "/{vhost}/{queue}/replicas/add", change_replicas),
+    endpoint("DELETE", _QUORUM + "/{vhost}/{queue}/replicas/delete", change_replicas),
+    endpoint("POST", _QUORUM + "/replicas/on/{node}/grow", change_replicas),
+    endpoint("DELETE", _QUORUM + "/replicas/on/{node}/shrink", change_replicas),
 )

@@ -15,9 +15,11 @@ from holtmq.broker.errors import NotFound
 from holtmq.broker.topology.parameters import CLUSTER_NAME, Parameter
 from holtmq.broker.topology.shovels import COMPONENT as SHOVEL
 from holtmq.broker.topology.shovels import PROGRESS_COMPONENT, CannotRun, parse_shovel, without_passwords
+from holtmq.http.engine.context import NODE
+from holtmq.http.engine.endpoints import CHANGED, CREATED, Call, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import LOGIN, MONITOR
-from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
+from holtmq.http.management.conventions import endpoint
 from holtmq.http.management.users import policy_row, set_policy, user_named
 from holtmq.http.management.wire import PolicyIn, checked_name
 from holtmq.http.management.without_meaning import (
@@ -62,7 +64,7 @@ def topic_row(permission: TopicPermission) -> dict[str, object]:
     }
 
 
-async def list_topic_permissions(call: ManagementCall) -> object:
+async def list_topic_permissions(call: Call) -> object:
     user = user_named(call.broker, call.path["user"]).name if "user" in call.path else None
     vhost = call.vhost.name if "vhost" in call.path else None
     found = call.broker.topic_permissions.all(user=user, vhost=vhost)
@@ -71,7 +73,7 @@ async def list_topic_permissions(call: ManagementCall) -> object:
     return [topic_row(permission) for permission in found]
 
 
-async def put_topic_permission(call: ManagementCall) -> Answer:
+async def put_topic_permission(call: Call) -> Reply:
     given = call.json(TopicPermissionIn)
     user, vhost = user_named(call.broker, call.path["user"]).name, call.vhost.name
     known = bool(call.broker.topic_permissions.all(user=user, vhost=vhost))
@@ -81,47 +83,47 @@ async def put_topic_permission(call: ManagementCall) -> Answer:
     return CHANGED if known else CREATED
 
 
-async def delete_topic_permissions(call: ManagementCall) -> Answer:
+async def delete_topic_permissions(call: Call) -> Reply:
     user, vhost = call.path["user"], call.vhost.name
     if not call.broker.access.delete_topic_permissions(user, vhost, call.path.get("exchange")):
         raise NotFound(f"user '{user}' has no such topic permissions in vhost '{vhost}'")
     return CHANGED
 
 
-async def list_vhost_limits(call: ManagementCall) -> object:
+async def list_vhost_limits(call: Call) -> object:
     only = call.vhost.name if "vhost" in call.path else None
     found = sorted(call.broker.limits.of_vhosts.items())
     return [{"vhost": name, "value": dict(limits)} for name, limits in found if only in (None, name)]
 
 
-async def put_vhost_limit(call: ManagementCall) -> Answer:
+async def put_vhost_limit(call: Call) -> Reply:
     name, limits = call.vhost.name, call.broker.limits.of_vhosts
     changed = {**limits.get(name, {}), call.path["limit"]: call.json(LimitIn).value}
     call.broker.access.set_vhost_limits(name, changed)
     return CHANGED
 
 
-async def delete_vhost_limit(call: ManagementCall) -> Answer:
+async def delete_vhost_limit(call: Call) -> Reply:
     name, limits = call.vhost.name, call.broker.limits.of_vhosts
     left = {key: value for key, value in limits.get(name, {}).items() if key != call.path["limit"]}
     call.broker.access.set_vhost_limits(name, left)
     return CHANGED
 
 
-async def list_user_limits(call: ManagementCall) -> object:
+async def list_user_limits(call: Call) -> object:
     only = user_named(call.broker, call.path["user"]).name if "user" in call.path else None
     found = sorted(call.broker.limits.of_users.items())
     return [{"user": name, "value": dict(limits)} for name, limits in found if only in (None, name)]
 
 
-async def put_user_limit(call: ManagementCall) -> Answer:
+async def put_user_limit(call: Call) -> Reply:
     name, limits = user_named(call.broker, call.path["user"]).name, call.broker.limits.of_users
     changed = {**limits.get(name, {}), call.path["limit"]: call.json(LimitIn).value}
     call.broker.access.set_user_limits(name, changed)
     return CHANGED
 
 
-async def delete_user_limit(call: ManagementCall) -> Answer:
+async def delete_user_limit(call: Call) -> Reply:
     name, limits = user_named(call.broker, call.path["user"]).name, call.broker.limits.of_users
     left = {key: value for key, value in limits.get(name, {}).items() if key != call.path["limit"]}
     call.broker.access.set_user_limits(name, left)
@@ -202,7 +204,7 @@ def _decoded(value: msgspec.Raw, kind: type[T], what: str) -> T:
         raise Refusal(400, f"{what}: {error}") from None
 
 
-def _shown(call: ManagementCall, row: dict[str, object]) -> dict[str, object]:
+def _shown(call: Call, row: dict[str, object]) -> dict[str, object]:
     """The row; the addresses of a shovel contain passwords, which only administrators see."""
     value = row["value"]
     if (
@@ -214,14 +216,14 @@ def _shown(call: ManagementCall, row: dict[str, object]) -> dict[str, object]:
     return {**row, "value": msgspec.Raw(without_passwords(bytes(value)))}
 
 
-async def list_parameters(call: ManagementCall) -> object:
+async def list_parameters(call: Call) -> object:
     vhosts = [call.vhost.name] if "vhost" in call.path else sorted(call.broker.vhosts)
     component = call.path.get("component")
     rows = parameter_rows(call.broker, vhosts)
     return [_shown(call, row) for row in rows if component in (None, row["component"])]
 
 
-def _parameter(call: ManagementCall) -> dict[str, object]:
+def _parameter(call: Call) -> dict[str, object]:
     wanted = call.path["component"], call.path["name"]
     for row in parameter_rows(call.broker, [call.vhost.name]):
         if (row["component"], row["name"]) == wanted:
@@ -229,11 +231,11 @@ def _parameter(call: ManagementCall) -> dict[str, object]:
     raise NotFound(f"no parameter '{wanted[1]}' of component '{wanted[0]}' in vhost '{call.path['vhost']}'")
 
 
-async def show_parameter(call: ManagementCall) -> object:
+async def show_parameter(call: Call) -> object:
     return _shown(call, _parameter(call))
 
 
-async def put_parameter(call: ManagementCall) -> Answer:
+async def put_parameter(call: Call) -> Reply:
     path = call.path
     wanted = path["component"], path["name"]
     rows = parameter_rows(call.broker, [call.vhost.name])
@@ -242,7 +244,7 @@ async def put_parameter(call: ManagementCall) -> Answer:
     return CHANGED if known else CREATED
 
 
-async def delete_parameter(call: ManagementCall) -> Answer:
+async def delete_parameter(call: Call) -> Reply:
     _parameter(call)
     vhost, component, name = call.vhost.name, call.path["component"], call.path["name"]
     if component == OPERATOR_POLICY:
@@ -258,25 +260,25 @@ def global_rows(broker: Broker) -> list[dict[str, object]]:
     return [{"name": name, "value": msgspec.Raw(value)} for name, value in broker.parameters.globals()]
 
 
-async def list_global_parameters(call: ManagementCall) -> object:
+async def list_global_parameters(call: Call) -> object:
     return global_rows(call.broker)
 
 
-async def show_global_parameter(call: ManagementCall) -> object:
+async def show_global_parameter(call: Call) -> object:
     value = call.broker.parameters.global_value(call.path["name"])
     if value is None:
         raise NotFound(f"no global parameter '{call.path['name']}'")
     return {"name": call.path["name"], "value": msgspec.Raw(value)}
 
 
-async def put_global_parameter(call: ManagementCall) -> Answer:
+async def put_global_parameter(call: Call) -> Reply:
     name = checked_name(call.path["name"], "parameter")
     known = call.broker.parameters.global_value(name) is not None
     call.broker.parameter_changes.put_global(name, bytes(call.json(ParameterIn).value))
     return CHANGED if known else CREATED
 
 
-async def delete_global_parameter(call: ManagementCall) -> Answer:
+async def delete_global_parameter(call: Call) -> Reply:
     call.broker.parameter_changes.delete_global(call.path["name"])
     return CHANGED
 
@@ -288,7 +290,7 @@ def cluster_name(broker: Broker) -> str:
     return name if isinstance(name, str) else NODE
 
 
-async def show_cluster_name(call: ManagementCall) -> object:
+async def show_cluster_name(call: Call) -> object:
     return {"name": cluster_name(call.broker)}
 
 
@@ -296,7 +298,7 @@ class ClusterNameIn(msgspec.Struct):
     name: str
 
 
-async def put_cluster_name(call: ManagementCall) -> Answer:
+async def put_cluster_name(call: Call) -> Reply:
     name = checked_name(call.json(ClusterNameIn).name, "cluster")
     call.broker.parameter_changes.put_global(CLUSTER_NAME, msgspec.json.encode(name))
     return CHANGED
@@ -304,33 +306,33 @@ async def put_cluster_name(call: ManagementCall) -> Answer:
 
 _TOPIC: Final = "/api/topic-permissions"
 _PARAMETERS: Final = "/api/parameters"
-ROWS: Final = (
-    Row("GET", _TOPIC, list_topic_permissions),
-    Row("GET", _TOPIC + "/{vhost}/{user}", list_topic_permissions),
-    Row("PUT", _TOPIC + "/{vhost}/{user}", put_topic_permission),
-    Row("DELETE", _TOPIC + "/{vhost}/{user}", delete_topic_permissions),
-    Row("DELETE", _TOPIC + "/{vhost}/{user}/{exchange}", delete_topic_permissions),
-    Row("GET", "/api/users/{user}/topic-permissions", list_topic_permissions),
-    Row("GET", "/api/vhosts/{vhost}/topic-permissions", list_topic_permissions),
-    Row("GET", "/api/vhost-limits", list_vhost_limits, MONITOR),
-    Row("GET", "/api/vhost-limits/{vhost}", list_vhost_limits, MONITOR),
-    Row("PUT", "/api/vhost-limits/{vhost}/{limit}", put_vhost_limit),
-    Row("DELETE", "/api/vhost-limits/{vhost}/{limit}", delete_vhost_limit),
-    Row("GET", "/api/user-limits", list_user_limits, MONITOR),
-    Row("GET", "/api/user-limits/{user}", list_user_limits, MONITOR),
-    Row("PUT", "/api/user-limits/{user}/{limit}", put_user_limit),
-    Row("DELETE", "/api/user-limits/{user}/{limit}", delete_user_limit),
-    Row("GET", _PARAMETERS, list_parameters, MONITOR),
-    Row("GET", _PARAMETERS + "/{component}", list_parameters, MONITOR),
-    Row("GET", _PARAMETERS + "/{component}/{vhost}", list_parameters, MONITOR),
-    Row("GET", _PARAMETERS + "/{component}/{vhost}/{name}", show_parameter, MONITOR),
-    Row("PUT", _PARAMETERS + "/{component}/{vhost}/{name}", put_parameter),
-    Row("DELETE", _PARAMETERS + "/{component}/{vhost}/{name}", delete_parameter),
-    Row("GET", "/api/global-parameters", list_global_parameters, MONITOR),
-    Row("GET", "/api/global-parameters/{name}", show_global_parameter, MONITOR),
-    Row("PUT", "/api/global-parameters/{name}", put_global_parameter),
-    Row("DELETE", "/api/global-parameters/{name}", delete_global_parameter),
-    Row("GET", "/api/cluster-name", show_cluster_name, LOGIN),
-    Row("PUT", "/api/cluster-name", put_cluster_name),
-    Row("GET", "/api/without-meaning", list_without_meaning, MONITOR),
+ENDPOINTS: Final = (
+    endpoint("GET", _TOPIC, list_topic_permissions),
+    endpoint("GET", _TOPIC + "/{vhost}/{user}", list_topic_permissions),
+    endpoint("PUT", _TOPIC + "/{vhost}/{user}", put_topic_permission),
+    endpoint("DELETE", _TOPIC + "/{vhost}/{user}", delete_topic_permissions),
+    endpoint("DELETE", _TOPIC + "/{vhost}/{user}/{exchange}", delete_topic_permissions),
+    endpoint("GET", "/api/users/{user}/topic-permissions", list_topic_permissions),
+    endpoint("GET", "/api/vhosts/{vhost}/topic-permissions", list_topic_permissions),
+    endpoint("GET", "/api/vhost-limits", list_vhost_limits, MONITOR),
+    endpoint("GET", "/api/vhost-limits/{vhost}", list_vhost_limits, MONITOR),
+    endpoint("PUT", "/api/vhost-limits/{vhost}/{limit}", put_vhost_limit),
+    endpoint("DELETE", "/api/vhost-limits/{vhost}/{limit}", delete_vhost_limit),
+    endpoint("GET", "/api/user-limits", list_user_limits, MONITOR),
+    endpoint("GET", "/api/user-limits/{user}", list_user_limits, MONITOR),
+    endpoint("PUT", "/api/user-limits/{user}/{limit}", put_user_limit),
+    endpoint("DELETE", "/api/user-limits/{user}/{limit}", delete_user_limit),
+    endpoint("GET", _PARAMETERS, list_parameters, MONITOR),
+    endpoint("GET", _PARAMETERS + "/{component}", list_parameters, MONITOR),
+    endpoint("GET", _PARAMETERS + "/{component}/{vhost}", list_parameters, MONITOR),
+    endpoint("GET", _PARAMETERS + "/{component}/{vhost}/{name}", show_parameter, MONITOR),
+    endpoint("PUT", _PARAMETERS + "/{component}/{vhost}/{name}", put_parameter),
+    endpoint("DELETE", _PARAMETERS + "/{component}/{vhost}/{name}", delete_parameter),
+    endpoint("GET", "/api/global-parameters", list_global_parameters, MONITOR),
+    endpoint("GET", "/api/global-parameters/{name}", show_global_parameter, MONITOR),
+    endpoint("PUT", "/api/global-parameters/{name}", put_global_parameter),
+    endpoint("DELETE", "/api/global-parameters/{name}", delete_global_parameter),
+    endpoint("GET", "/api/cluster-name", show_cluster_name, LOGIN),
+    endpoint("PUT", "/api/cluster-name", put_cluster_name),
+    endpoint("GET", "/api/without-meaning", list_without_meaning, MONITOR),
 )

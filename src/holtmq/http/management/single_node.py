@@ -6,9 +6,10 @@ Owns: these answers, each with its reason. Must not touch: state.
 import logging
 from typing import Final
 
+from holtmq.http.engine.endpoints import CHANGED, Call, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import LOGIN, MONITOR
-from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
+from holtmq.http.management.conventions import check_node, endpoint
 
 log = logging.getLogger(__name__)
 
@@ -21,13 +22,13 @@ FEATURES: Final = (
 )
 
 
-async def nothing(call: ManagementCall) -> list[object]:
+async def nothing(call: Call) -> list[object]:
     """An empty list: federation links, scripts of plugins for the management page, deprecated features,
     sessions of AMQP 1.0."""
     return []
 
 
-async def feature_flags(call: ManagementCall) -> object:
+async def feature_flags(call: Call) -> object:
     """RabbitMQ's feature flags, which a cluster enables when all nodes support them: here all are enabled."""
     return [
         {
@@ -42,47 +43,47 @@ async def feature_flags(call: ManagementCall) -> object:
     ]
 
 
-async def enable_feature_flag(call: ManagementCall) -> Answer:
+async def enable_feature_flag(call: Call) -> Reply:
     names = [name for name, _ in FEATURES]
     if call.path["name"] not in names:
         raise Refusal(400, f"unknown feature flag '{call.path['name']}': there are {', '.join(names)}")
     return CHANGED  # all are enabled
 
 
-async def auth(call: ManagementCall) -> object:
+async def auth(call: Call) -> object:
     """How RabbitMQ's management page should log in: by name and password."""
     return {"oauth_enabled": False, "enable_uaa": False, "uaa_client_id": "", "uaa_location": ""}
 
 
-async def rebalance(call: ManagementCall) -> Answer:
+async def rebalance(call: Call) -> Reply:
     log.info(
         "rebalance asked for: one node has all queues, so none moves", extra={"user": call.identity.name}
     )
     return CHANGED
 
 
-async def start_vhost(call: ManagementCall) -> Answer:
+async def start_vhost(call: Call) -> Reply:
     """A vhost runs as long as the node does."""
-    call.check_node()
+    check_node(call)
     _ = call.vhost  # 404 if it is missing
     return CHANGED
 
 
-async def version(call: ManagementCall) -> object:
+async def version(call: Call) -> object:
     return call.context.config.amqp.product_version
 
 
-ROWS: Final = (
-    Row("GET", "/api/feature-flags", feature_flags, MONITOR),
-    Row("PUT", "/api/feature-flags/{name}/enable", enable_feature_flag),
-    Row("GET", "/api/deprecated-features", nothing, MONITOR),
-    Row("GET", "/api/deprecated-features/used", nothing, MONITOR),
-    Row("GET", "/api/extensions", nothing, LOGIN),
-    Row("GET", "/api/federation-links", nothing, MONITOR),
-    Row("GET", "/api/federation-links/{vhost}", nothing, MONITOR),
-    Row("GET", "/api/connections/{connection}/sessions", nothing, MONITOR),
-    Row("GET", "/api/auth", auth, LOGIN),
-    Row("GET", "/api/version", version, LOGIN),
-    Row("POST", "/api/rebalance/queues", rebalance),
-    Row("POST", "/api/vhosts/{vhost}/start/{node}", start_vhost),
+ENDPOINTS: Final = (
+    endpoint("GET", "/api/feature-flags", feature_flags, MONITOR),
+    endpoint("PUT", "/api/feature-flags/{name}/enable", enable_feature_flag),
+    endpoint("GET", "/api/deprecated-features", nothing, MONITOR),
+    endpoint("GET", "/api/deprecated-features/used", nothing, MONITOR),
+    endpoint("GET", "/api/extensions", nothing, LOGIN),
+    endpoint("GET", "/api/federation-links", nothing, MONITOR),
+    endpoint("GET", "/api/federation-links/{vhost}", nothing, MONITOR),
+    endpoint("GET", "/api/connections/{connection}/sessions", nothing, MONITOR),
+    endpoint("GET", "/api/auth", auth, LOGIN),
+    endpoint("GET", "/api/version", version, LOGIN),
+    endpoint("POST", "/api/rebalance/queues", rebalance),
+    endpoint("POST", "/api/vhosts/{vhost}/start/{node}", start_vhost),
 )

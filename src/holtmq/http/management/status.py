@@ -17,10 +17,12 @@ from holtmq.broker.figures.client_counts import CHURN
 from holtmq.broker.figures.queue_figures import Totals
 from holtmq.broker.topology.exchange_kinds import Kind
 from holtmq.http.engine.clients import ChannelRow, ConnectionRow
+from holtmq.http.engine.context import NODE
+from holtmq.http.engine.endpoints import CHANGED, Call, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management import message_stats
 from holtmq.http.management.access import LOGIN, MONITOR
-from holtmq.http.management.call import CHANGED, NODE, Answer, ManagementCall, Row
+from holtmq.http.management.conventions import check_node, endpoint
 from holtmq.http.management.listing import Rows, collected
 from holtmq.http.management.runtime import cluster_name
 from holtmq.http.management.topology import listed_queues, queue_totals
@@ -30,7 +32,7 @@ _THREADS_MOST: Final = 4_194_304
 _CLOSED: Final = "Closed via management plugin"  # RabbitMQ's text: people grep for it
 
 
-async def overview(call: ManagementCall) -> object:
+async def overview(call: Call) -> object:
     broker, config = call.broker, call.context.config
     clients = call.context.clients
     connected, channel_count = clients.counts()
@@ -80,7 +82,7 @@ async def overview(call: ManagementCall) -> object:
     }
 
 
-def _churn(call: ManagementCall) -> dict[str, object]:
+def _churn(call: Call) -> dict[str, object]:
     rates = call.context.sampler.churn.rates(int(call.context.clock()))
     row: dict[str, object] = {}
     for name, total, rate in zip(CHURN, call.broker.counts.churn(), rates, strict=True):
@@ -89,20 +91,20 @@ def _churn(call: ManagementCall) -> dict[str, object]:
     return row
 
 
-async def whoami(call: ManagementCall) -> object:
+async def whoami(call: Call) -> object:
     return {"name": call.identity.name, "tags": list(call.identity.tags)}
 
 
-async def nodes(call: ManagementCall) -> list[dict[str, object]]:
+async def nodes(call: Call) -> list[dict[str, object]]:
     return [_node(call)]
 
 
-async def node(call: ManagementCall) -> dict[str, object]:
-    call.check_node()
+async def node(call: Call) -> dict[str, object]:
+    check_node(call)
     return _node(call)
 
 
-def _node(call: ManagementCall) -> dict[str, object]:
+def _node(call: Call) -> dict[str, object]:
     context = call.context
     alarm, limits, data = context.alarm(), context.config.limits, context.config.data
     row: dict[str, object] = {
@@ -143,11 +145,11 @@ def _exchange_types() -> list[dict[str, object]]:
     return [{"name": kind.value, "enabled": True} for kind in Kind]
 
 
-async def connections(call: ManagementCall) -> Rows:
+async def connections(call: Call) -> Rows:
     return Rows(call.context.clients.connections(_vhost(call)))
 
 
-async def connection(call: ManagementCall) -> ConnectionRow:
+async def connection(call: Call) -> ConnectionRow:
     name = call.path["connection"]
     for row in await collected(call.context.clients.connections()):
         if row.name == name:
@@ -155,31 +157,35 @@ async def connection(call: ManagementCall) -> ConnectionRow:
     raise Refusal(404, f"no connection '{name}'")
 
 
-async def close_connection(call: ManagementCall) -> Answer:
+def _reason(call: Call) -> str:
+    return call.request.header(b"x-reason") or _CLOSED
+
+
+async def close_connection(call: Call) -> Reply:
     name = call.path["connection"]
-    if not call.context.clients.close(name, call.reason or _CLOSED):
+    if not call.context.clients.close(name, _reason(call)):
         raise Refusal(404, f"no connection '{name}'")
     return CHANGED
 
 
-async def connections_of_user(call: ManagementCall) -> list[ConnectionRow]:
+async def connections_of_user(call: Call) -> list[ConnectionRow]:
     rows = await collected(call.context.clients.connections())
     return [row for row in rows if row.user == call.path["user"]]
 
 
-async def close_connections_of_user(call: ManagementCall) -> Answer:
+async def close_connections_of_user(call: Call) -> Reply:
     for row in await connections_of_user(call):
-        call.context.clients.close(row.name, call.reason or _CLOSED)
+        call.context.clients.close(row.name, _reason(call))
     return CHANGED
 
 
-async def channels_of_connection(call: ManagementCall) -> list[ChannelRow]:
+async def channels_of_connection(call: Call) -> list[ChannelRow]:
     name = (await connection(call)).name
     rows = await collected(call.context.clients.channels())
     return [row for row in rows if row.connection_details.name == name]
 
 
-async def channel(call: ManagementCall) -> object:
+async def channel(call: Call) -> object:
     for row in await collected(call.context.clients.channels()):
         if row.name == call.path["channel"]:
             consumers = await collected(call.context.clients.consumers(row.vhost))
@@ -188,28 +194,28 @@ async def channel(call: ManagementCall) -> object:
     raise Refusal(404, f"no channel '{call.path['channel']}'")
 
 
-async def channels(call: ManagementCall) -> Rows:
+async def channels(call: Call) -> Rows:
     return Rows(call.context.clients.channels(_vhost(call)))
 
 
-async def consumers(call: ManagementCall) -> Rows:
+async def consumers(call: Call) -> Rows:
     return Rows(call.context.clients.consumers(_vhost(call)))
 
 
-def _vhost(call: ManagementCall) -> str | None:
+def _vhost(call: Call) -> str | None:
     return call.vhost.name if "vhost" in call.path else None
 
 
-async def auth_attempts(call: ManagementCall) -> object:
+async def auth_attempts(call: Call) -> object:
     """Logins by protocol."""
-    call.check_node()
+    check_node(call)
     attempts = call.context.authenticator.attempts
     return [{"protocol": protocol.value, **_counted(attempts.of(protocol))} for protocol in Protocol]
 
 
-async def auth_attempts_by_source(call: ManagementCall) -> object:
+async def auth_attempts_by_source(call: Call) -> object:
     """Logins by protocol, address and name."""
-    call.check_node()
+    check_node(call)
     return [
         {
             "remote_address": source.address,
@@ -229,31 +235,31 @@ def _counted(attempts: Attempts) -> dict[str, object]:
     }
 
 
-async def reset_auth_attempts(call: ManagementCall) -> Answer:
-    call.check_node()
+async def reset_auth_attempts(call: Call) -> Reply:
+    check_node(call)
     call.context.authenticator.attempts.reset()
     return CHANGED
 
 
-ROWS: Final = (
-    Row("GET", "/api/auth/attempts/{node}", auth_attempts, MONITOR),
-    Row("DELETE", "/api/auth/attempts/{node}", reset_auth_attempts),
-    Row("GET", "/api/auth/attempts/{node}/source", auth_attempts_by_source, MONITOR),
-    Row("DELETE", "/api/auth/attempts/{node}/source", reset_auth_attempts),
-    Row("GET", "/api/overview", overview, MONITOR),
-    Row("GET", "/api/whoami", whoami, LOGIN),
-    Row("GET", "/api/nodes", nodes, MONITOR),
-    Row("GET", "/api/nodes/{node}", node, MONITOR),
-    Row("GET", "/api/connections", connections, MONITOR, paged=True),
-    Row("GET", "/api/connections/{connection}", connection, MONITOR),
-    Row("DELETE", "/api/connections/{connection}", close_connection),
-    Row("GET", "/api/connections/{connection}/channels", channels_of_connection, MONITOR),
-    Row("GET", "/api/connections/username/{user}", connections_of_user, MONITOR),
-    Row("DELETE", "/api/connections/username/{user}", close_connections_of_user),
-    Row("GET", "/api/channels/{channel}", channel, MONITOR),
-    Row("GET", "/api/vhosts/{vhost}/connections", connections, MONITOR, paged=True),
-    Row("GET", "/api/channels", channels, MONITOR, paged=True),
-    Row("GET", "/api/vhosts/{vhost}/channels", channels, MONITOR, paged=True),
-    Row("GET", "/api/consumers", consumers, MONITOR),
-    Row("GET", "/api/consumers/{vhost}", consumers, MONITOR),
+ENDPOINTS: Final = (
+    endpoint("GET", "/api/auth/attempts/{node}", auth_attempts, MONITOR),
+    endpoint("DELETE", "/api/auth/attempts/{node}", reset_auth_attempts),
+    endpoint("GET", "/api/auth/attempts/{node}/source", auth_attempts_by_source, MONITOR),
+    endpoint("DELETE", "/api/auth/attempts/{node}/source", reset_auth_attempts),
+    endpoint("GET", "/api/overview", overview, MONITOR),
+    endpoint("GET", "/api/whoami", whoami, LOGIN),
+    endpoint("GET", "/api/nodes", nodes, MONITOR),
+    endpoint("GET", "/api/nodes/{node}", node, MONITOR),
+    endpoint("GET", "/api/connections", connections, MONITOR, is_paged=True),
+    endpoint("GET", "/api/connections/{connection}", connection, MONITOR),
+    endpoint("DELETE", "/api/connections/{connection}", close_connection),
+    endpoint("GET", "/api/connections/{connection}/channels", channels_of_connection, MONITOR),
+    endpoint("GET", "/api/connections/username/{user}", connections_of_user, MONITOR),
+    endpoint("DELETE", "/api/connections/username/{user}", close_connections_of_user),
+    endpoint("GET", "/api/channels/{channel}", channel, MONITOR),
+    endpoint("GET", "/api/vhosts/{vhost}/connections", connections, MONITOR, is_paged=True),
+    endpoint("GET", "/api/channels", channels, MONITOR, is_paged=True),
+    endpoint("GET", "/api/vhosts/{vhost}/channels", channels, MONITOR, is_paged=True),
+    endpoint("GET", "/api/consumers", consumers, MONITOR),
+    endpoint("GET", "/api/consumers/{vhost}", consumers, MONITOR),
 )

@@ -20,18 +20,15 @@ from holtmq.broker.topology.queue_arguments import WITHOUT_EFFECT
 from holtmq.broker.topology.queue_options import QueueType
 from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.http.engine.context import NODE
+from holtmq.http.engine.endpoints import CHANGED, CREATED, Call, Reply
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.wire import plain
 from holtmq.http.management import message_stats
 from holtmq.http.management.access import CONFIGURE_EXCHANGE, CONFIGURE_QUEUE, MANAGE
-from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
+from holtmq.http.management.conventions import endpoint
 from holtmq.http.management.listing import Rows, collected
-from holtmq.http.management.wire import (
-    ExchangeIn,
-    QueueIn,
-    checked_name,
-    checked_table,
-    plain,
-)
+from holtmq.http.management.wire import ExchangeIn, QueueIn, checked_name, checked_table
 
 
 def listed_queues(vhost: VHost) -> list[Queue]:
@@ -47,7 +44,7 @@ async def queue_totals(queues: list[Queue]) -> tuple[int, int, int]:
     return sum(ready), sum(unacked), sum(consumers)
 
 
-async def _unacked_bytes(call: ManagementCall, queues: list[Queue]) -> dict[int, int]:
+async def _unacked_bytes(call: Call, queues: list[Queue]) -> dict[int, int]:
     """Bytes of the unacknowledged messages, by queue id."""
     if not any(queue.unacked for queue in queues):
         return {}
@@ -58,7 +55,7 @@ async def _unacked_bytes(call: ManagementCall, queues: list[Queue]) -> dict[int,
     return found
 
 
-async def _queue_rows(call: ManagementCall, queues: list[Queue]) -> Iterator[dict[str, object]]:
+async def _queue_rows(call: Call, queues: list[Queue]) -> Iterator[dict[str, object]]:
     asked = message_stats.wanted(call.query, call.context.clock())
     unacked = await _unacked_bytes(call, queues)
     return (
@@ -73,7 +70,7 @@ async def _queue_rows(call: ManagementCall, queues: list[Queue]) -> Iterator[dic
     )
 
 
-def _stats(call: ManagementCall, queue: Queue, asked: message_stats.Wanted) -> dict[str, object]:
+def _stats(call: Call, queue: Queue, asked: message_stats.Wanted) -> dict[str, object]:
     if isinstance(queue, WorkQueue):
         return message_stats.queue_stats(queue, asked)
     name = stored_name(queue.vhost, queue.name)
@@ -82,7 +79,7 @@ def _stats(call: ManagementCall, queue: Queue, asked: message_stats.Wanted) -> d
     return message_stats.stats(totals_of(counts) if counts is not None else Totals(0, 0, 0), ring, asked)
 
 
-def queue_row(call: ManagementCall, queue: Queue) -> dict[str, object]:
+def queue_row(call: Call, queue: Queue) -> dict[str, object]:
     kind = queue.options.queue_type
     policy = call.broker.policies.for_queue(queue.vhost, queue.name, kind)
     operator = call.broker.operator_policies.for_queue(queue.vhost, queue.name, kind)
@@ -116,7 +113,7 @@ def _state(pause: Pause | None) -> dict[str, object]:
     return {"state": "paused", "paused": {"since": pause.since_ms, "by": pause.by, "reason": pause.reason}}
 
 
-def asked_queue(call: ManagementCall) -> Queue:
+def asked_queue(call: Call) -> Queue:
     name = call.path["queue"]
     found = call.vhost.queues.get(name)
     if found is None:
@@ -124,14 +121,14 @@ def asked_queue(call: ManagementCall) -> Queue:
     return found
 
 
-def asked_vhosts(call: ManagementCall) -> list[VHost]:
+def asked_vhosts(call: Call) -> list[VHost]:
     broker = call.broker
     if "vhost" in call.path:
         return [call.vhost]
-    return [broker.vhosts[name] for name in sorted(broker.vhosts) if call.sees(name)]
+    return [broker.vhosts[name] for name in sorted(broker.vhosts) if call.identity.sees(name)]
 
 
-async def list_queues(call: ManagementCall) -> object:
+async def list_queues(call: Call) -> object:
     queues = [queue for vhost in asked_vhosts(call) for queue in listed_queues(vhost)]
     if call.query.flag("disable_stats"):
         columns = _BASIC + _TOTALS if call.query.flag("enable_queue_totals") else _BASIC
@@ -140,7 +137,7 @@ async def list_queues(call: ManagementCall) -> object:
     return Rows(await _queue_rows(call, queues))
 
 
-async def show_queue(call: ManagementCall) -> object:
+async def show_queue(call: Call) -> object:
     queue = asked_queue(call)
     (row,) = await _queue_rows(call, [queue])
     return {
@@ -152,15 +149,15 @@ async def show_queue(call: ManagementCall) -> object:
     }
 
 
-async def put_queue(call: ManagementCall) -> Answer:
+async def put_queue(call: Call) -> Reply:
     given, vhost = call.json(QueueIn), call.vhost
     name = checked_name(call.path["queue"], "queue")
     arguments = checked_table(given.arguments, f"arguments of queue '{name}'")
-    call.require(Action.CONFIGURE, name)
+    call.require_in_vhost(Action.CONFIGURE, name)
     dead_letters = arguments.get("x-dead-letter-exchange")
     if isinstance(dead_letters, str):
-        call.require(Action.READ, name)
-        call.require(Action.WRITE, dead_letters)
+        call.require_in_vhost(Action.READ, name)
+        call.require_in_vhost(Action.WRITE, dead_letters)
     known = name in vhost.queues
     call.broker.declare_queue(
         vhost, name, durable=given.durable, auto_delete=given.auto_delete, arguments=arguments
@@ -168,9 +165,9 @@ async def put_queue(call: ManagementCall) -> Answer:
     return CHANGED if known else CREATED
 
 
-async def delete_queue(call: ManagementCall) -> Answer:
+async def delete_queue(call: Call) -> Reply:
     queue = asked_queue(call)
-    call.require(Action.CONFIGURE, queue.name)
+    call.require_in_vhost(Action.CONFIGURE, queue.name)
     call.broker.delete_queue(
         call.vhost,
         queue.name,
@@ -184,7 +181,7 @@ class ActionIn(msgspec.Struct):
     action: str
 
 
-async def queue_action(call: ManagementCall) -> Answer:
+async def queue_action(call: Call) -> Reply:
     """Actions on RabbitMQ's mirrored queues. There are none here, so an action does nothing."""
     asked_queue(call)
     action = call.json(ActionIn).action
@@ -193,7 +190,7 @@ async def queue_action(call: ManagementCall) -> Answer:
     return CHANGED
 
 
-def exchange_row(call: ManagementCall, vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
+def exchange_row(call: Call, vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
     policy = call.broker.policies.for_exchange(vhost.name, exchange.name)
     published, routed = exchange_rates(exchange, call.context.clock())
     return {
@@ -227,30 +224,30 @@ def exchange_name(given: str) -> str:
     return "" if given == DEFAULT_EXCHANGE else given
 
 
-def asked_exchange(call: ManagementCall) -> QueueExchange:
+def asked_exchange(call: Call) -> QueueExchange:
     return call.vhost.exchange(exchange_name(call.path["exchange"]))
 
 
-async def list_exchanges(call: ManagementCall) -> object:
+async def list_exchanges(call: Call) -> object:
     found = [
         (vhost, vhost.exchanges[name]) for vhost in asked_vhosts(call) for name in sorted(vhost.exchanges)
     ]
     return Rows(exchange_row(call, *one) for one in found)
 
 
-async def show_exchange(call: ManagementCall) -> object:
+async def show_exchange(call: Call) -> object:
     return exchange_row(call, call.vhost, asked_exchange(call))
 
 
-async def put_exchange(call: ManagementCall) -> Answer:
+async def put_exchange(call: Call) -> Reply:
     given, vhost = call.json(ExchangeIn), call.vhost
     name = checked_name(call.path["exchange"], "exchange")
     arguments = checked_table(given.arguments, f"arguments of exchange '{name}'")
-    call.require(Action.CONFIGURE, name)
+    call.require_in_vhost(Action.CONFIGURE, name)
     alternate = arguments.get("alternate-exchange")
     if isinstance(alternate, str):
-        call.require(Action.READ, name)
-        call.require(Action.WRITE, alternate)
+        call.require_in_vhost(Action.READ, name)
+        call.require_in_vhost(Action.WRITE, alternate)
     known = name in vhost.exchanges
     call.broker.exchanges.declare(
         vhost,
@@ -264,9 +261,9 @@ async def put_exchange(call: ManagementCall) -> Answer:
     return CHANGED if known else CREATED
 
 
-async def delete_exchange(call: ManagementCall) -> Answer:
+async def delete_exchange(call: Call) -> Reply:
     exchange = asked_exchange(call)
-    call.require(Action.CONFIGURE, exchange.name)
+    call.require_in_vhost(Action.CONFIGURE, exchange.name)
     call.broker.exchanges.delete(call.vhost, exchange.name, call.query.flag("if-unused"))
     return CHANGED
 
@@ -279,17 +276,17 @@ _TOTALS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 _ACTIONS: Final = ("sync", "cancel_sync")
 _QUEUE: Final = "/api/queues/{vhost}/{queue}"
 _EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
-ROWS: Final = (
-    Row("GET", "/api/queues", list_queues, MANAGE, paged=True),
-    Row("GET", "/api/queues/detailed", list_queues, MANAGE, paged=True),
-    Row("GET", "/api/queues/{vhost}", list_queues, MANAGE, paged=True),
-    Row("GET", _QUEUE, show_queue, MANAGE),
-    Row("PUT", _QUEUE, put_queue, CONFIGURE_QUEUE),
-    Row("DELETE", _QUEUE, delete_queue, CONFIGURE_QUEUE),
-    Row("POST", _QUEUE + "/actions", queue_action),
-    Row("GET", "/api/exchanges", list_exchanges, MANAGE, paged=True),
-    Row("GET", "/api/exchanges/{vhost}", list_exchanges, MANAGE, paged=True),
-    Row("GET", _EXCHANGE, show_exchange, MANAGE),
-    Row("PUT", _EXCHANGE, put_exchange, CONFIGURE_EXCHANGE),
-    Row("DELETE", _EXCHANGE, delete_exchange, CONFIGURE_EXCHANGE),
+ENDPOINTS: Final = (
+    endpoint("GET", "/api/queues", list_queues, MANAGE, is_paged=True),
+    endpoint("GET", "/api/queues/detailed", list_queues, MANAGE, is_paged=True),
+    endpoint("GET", "/api/queues/{vhost}", list_queues, MANAGE, is_paged=True),
+    endpoint("GET", _QUEUE, show_queue, MANAGE),
+    endpoint("PUT", _QUEUE, put_queue, CONFIGURE_QUEUE),
+    endpoint("DELETE", _QUEUE, delete_queue, CONFIGURE_QUEUE),
+    endpoint("POST", _QUEUE + "/actions", queue_action),
+    endpoint("GET", "/api/exchanges", list_exchanges, MANAGE, is_paged=True),
+    endpoint("GET", "/api/exchanges/{vhost}", list_exchanges, MANAGE, is_paged=True),
+    endpoint("GET", _EXCHANGE, show_exchange, MANAGE),
+    endpoint("PUT", _EXCHANGE, put_exchange, CONFIGURE_EXCHANGE),
+    endpoint("DELETE", _EXCHANGE, delete_exchange, CONFIGURE_EXCHANGE),
 )

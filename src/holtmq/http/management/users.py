@@ -16,9 +16,12 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.errors import NotFound
 from holtmq.broker.topology.policies import Policy, PolicyBook
 from holtmq.broker.topology.vhost import VHost
+from holtmq.http.engine.context import NODE
+from holtmq.http.engine.endpoints import CHANGED, CREATED, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.wire import plain
 from holtmq.http.management.access import ADMINISTER, MAKE_POLICY, MANAGE
-from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
+from holtmq.http.management.conventions import endpoint
 from holtmq.http.management.topology import listed_queues, queue_totals
 from holtmq.http.management.wire import (
     PermissionIn,
@@ -27,7 +30,6 @@ from holtmq.http.management.wire import (
     VhostIn,
     checked_name,
     checked_table,
-    plain,
     tags_of,
 )
 
@@ -81,16 +83,16 @@ def set_vhost(broker: Broker, name: str, given: VhostIn) -> None:
     )
 
 
-async def list_vhosts(call: ManagementCall) -> object:
-    found = [call.broker.vhosts[name] for name in sorted(call.broker.vhosts) if call.sees(name)]
+async def list_vhosts(call: Call) -> object:
+    found = [call.broker.vhosts[name] for name in sorted(call.broker.vhosts) if call.identity.sees(name)]
     return [await vhost_row(call.broker, vhost) for vhost in found]
 
 
-async def show_vhost(call: ManagementCall) -> object:
+async def show_vhost(call: Call) -> object:
     return await vhost_row(call.broker, call.vhost)
 
 
-async def put_vhost(call: ManagementCall) -> Answer:
+async def put_vhost(call: Call) -> Reply:
     given = call.json(VhostIn)
     name = checked_name(call.path["vhost"], "vhost")
     known = name in call.broker.vhosts
@@ -103,7 +105,7 @@ async def put_vhost(call: ManagementCall) -> Answer:
     return CREATED
 
 
-async def delete_vhost(call: ManagementCall) -> Answer:
+async def delete_vhost(call: Call) -> Reply:
     removals, name = call.broker.removals, call.vhost.name
     removals.delete_vhost(name)
     while removals.is_leaving(name):
@@ -112,7 +114,7 @@ async def delete_vhost(call: ManagementCall) -> Answer:
     return CHANGED
 
 
-async def protect_vhost(call: ManagementCall, protected: bool) -> Answer:
+async def protect_vhost(call: Call, protected: bool) -> Reply:
     call.broker.access.set_vhost_settings(call.vhost.name, protected_from_deletion=protected)
     return CHANGED
 
@@ -135,17 +137,17 @@ def user_named(broker: Broker, name: str) -> User:
     return found
 
 
-async def list_users(call: ManagementCall) -> object:
+async def list_users(call: Call) -> object:
     return [user_row(call.broker, user) for user in call.broker.users.users()]
 
 
-async def list_without_permissions(call: ManagementCall) -> object:
+async def list_without_permissions(call: Call) -> object:
     granted = {grant.user for grant in call.broker.users.grants()}
     found = [user for user in call.broker.users.users() if user.name not in granted]
     return [user_row(call.broker, user) for user in found]
 
 
-async def delete_users(call: ManagementCall) -> Answer:
+async def delete_users(call: Call) -> Reply:
     names = call.json(UsersIn).users
     for name in names:
         user_named(call.broker, name)  # all of them or none
@@ -154,11 +156,11 @@ async def delete_users(call: ManagementCall) -> Answer:
     return CHANGED
 
 
-async def show_user(call: ManagementCall) -> object:
+async def show_user(call: Call) -> object:
     return user_row(call.broker, user_named(call.broker, call.path["user"]))
 
 
-async def put_user(call: ManagementCall) -> Answer:
+async def put_user(call: Call) -> Reply:
     user = await user_from(call.path["user"], call.json(UserIn))
     call.refuse_if_failed()  # check again: hashing takes time
     known = call.broker.users.user(user.name) is not None
@@ -181,7 +183,7 @@ async def user_from(name: str, given: UserIn) -> User:
     return User(name, password_hash, tags_of(given.tags))
 
 
-async def delete_user(call: ManagementCall) -> Answer:
+async def delete_user(call: Call) -> Reply:
     call.broker.access.delete_user(call.path["user"])
     return CHANGED
 
@@ -197,13 +199,13 @@ def permission_row(grant: Grant) -> dict[str, object]:
     }
 
 
-async def list_permissions(call: ManagementCall) -> object:
+async def list_permissions(call: Call) -> object:
     user = user_named(call.broker, call.path["user"]).name if "user" in call.path else None
     vhost = call.vhost.name if "vhost" in call.path else None
     return [permission_row(grant) for grant in call.broker.users.grants(user=user, vhost=vhost)]
 
 
-def _grant(call: ManagementCall) -> Grant:
+def _grant(call: Call) -> Grant:
     user, vhost = call.path["user"], call.path["vhost"]
     found = call.broker.users.grants(user=user, vhost=vhost)
     if not found:
@@ -211,11 +213,11 @@ def _grant(call: ManagementCall) -> Grant:
     return found[0]
 
 
-async def show_permission(call: ManagementCall) -> object:
+async def show_permission(call: Call) -> object:
     return permission_row(_grant(call))
 
 
-async def put_permission(call: ManagementCall) -> Answer:
+async def put_permission(call: Call) -> Reply:
     given = call.json(PermissionIn)
     user, vhost = user_named(call.broker, call.path["user"]).name, call.vhost.name
     known = bool(call.broker.users.grants(user=user, vhost=vhost))
@@ -223,7 +225,7 @@ async def put_permission(call: ManagementCall) -> Answer:
     return CHANGED if known else CREATED
 
 
-async def delete_permission(call: ManagementCall) -> Answer:
+async def delete_permission(call: Call) -> Reply:
     grant = _grant(call)
     call.broker.access.clear_permissions(grant.user, grant.vhost)
     return CHANGED
@@ -244,25 +246,27 @@ def _book(broker: Broker, operator: bool) -> PolicyBook:
     return broker.operator_policies if operator else broker.policies
 
 
-async def list_policies(call: ManagementCall, operator: bool) -> object:
-    vhosts = [call.vhost.name] if "vhost" in call.path else sorted(filter(call.sees, call.broker.vhosts))
+async def list_policies(call: Call, operator: bool) -> object:
+    vhosts = (
+        [call.vhost.name] if "vhost" in call.path else sorted(filter(call.identity.sees, call.broker.vhosts))
+    )
     book = _book(call.broker, operator)
     return [policy_row(policy) for vhost in vhosts for policy in book.in_vhost(vhost)]
 
 
-def _policy(call: ManagementCall, operator: bool) -> Policy | None:
+def _policy(call: Call, operator: bool) -> Policy | None:
     policies = _book(call.broker, operator).in_vhost(call.vhost.name)
     return next((policy for policy in policies if policy.name == call.path["name"]), None)
 
 
-async def show_policy(call: ManagementCall, operator: bool) -> object:
+async def show_policy(call: Call, operator: bool) -> object:
     found = _policy(call, operator)
     if found is None:
         raise NotFound(f"no policy '{call.path['name']}' in vhost '{call.path['vhost']}'")
     return policy_row(found)
 
 
-async def put_policy(call: ManagementCall, operator: bool) -> Answer:
+async def put_policy(call: Call, operator: bool) -> Reply:
     known = _policy(call, operator) is not None
     set_policy(call.broker, call.path["vhost"], call.path["name"], call.json(PolicyIn), operator)
     return CHANGED if known else CREATED
@@ -280,43 +284,43 @@ def set_policy(broker: Broker, vhost: str, name: str, given: PolicyIn, operator:
     )
 
 
-async def delete_policy(call: ManagementCall, operator: bool) -> Answer:
+async def delete_policy(call: Call, operator: bool) -> Reply:
     call.broker.policy_changes.delete(call.vhost.name, call.path["name"], operator)
     return CHANGED
 
 
-def _policy_rows(path: str, operator: bool) -> tuple[Row, ...]:
+def _policy_rows(path: str, operator: bool) -> tuple[Endpoint, ...]:
     one = path + "/{vhost}/{name}"
     change = ADMINISTER if operator else MAKE_POLICY
     return (
-        Row("GET", path, partial(list_policies, operator=operator), MANAGE),
-        Row("GET", path + "/{vhost}", partial(list_policies, operator=operator), MANAGE),
-        Row("GET", one, partial(show_policy, operator=operator), MANAGE),
-        Row("PUT", one, partial(put_policy, operator=operator), change),
-        Row("DELETE", one, partial(delete_policy, operator=operator), change),
+        endpoint("GET", path, partial(list_policies, operator=operator), MANAGE),
+        endpoint("GET", path + "/{vhost}", partial(list_policies, operator=operator), MANAGE),
+        endpoint("GET", one, partial(show_policy, operator=operator), MANAGE),
+        endpoint("PUT", one, partial(put_policy, operator=operator), change),
+        endpoint("DELETE", one, partial(delete_policy, operator=operator), change),
     )
 
 
-ROWS: Final = (
-    Row("GET", "/api/vhosts", list_vhosts, MANAGE, paged=True),
-    Row("GET", "/api/vhosts/{vhost}", show_vhost, MANAGE),
-    Row("PUT", "/api/vhosts/{vhost}", put_vhost),
-    Row("DELETE", "/api/vhosts/{vhost}", delete_vhost),
-    Row("POST", "/api/vhosts/{vhost}/deletion/protection", partial(protect_vhost, protected=True)),
-    Row("DELETE", "/api/vhosts/{vhost}/deletion/protection", partial(protect_vhost, protected=False)),
-    Row("GET", "/api/vhosts/{vhost}/permissions", list_permissions),
+ENDPOINTS: Final = (
+    endpoint("GET", "/api/vhosts", list_vhosts, MANAGE, is_paged=True),
+    endpoint("GET", "/api/vhosts/{vhost}", show_vhost, MANAGE),
+    endpoint("PUT", "/api/vhosts/{vhost}", put_vhost),
+    endpoint("DELETE", "/api/vhosts/{vhost}", delete_vhost),
+    endpoint("POST", "/api/vhosts/{vhost}/deletion/protection", partial(protect_vhost, protected=True)),
+    endpoint("DELETE", "/api/vhosts/{vhost}/deletion/protection", partial(protect_vhost, protected=False)),
+    endpoint("GET", "/api/vhosts/{vhost}/permissions", list_permissions),
     # Only administrators may see password hashes and permissions.
-    Row("GET", "/api/users", list_users),
-    Row("GET", "/api/users/without-permissions", list_without_permissions),
-    Row("POST", "/api/users/bulk-delete", delete_users),
-    Row("GET", "/api/users/{user}", show_user),
-    Row("PUT", "/api/users/{user}", put_user),
-    Row("DELETE", "/api/users/{user}", delete_user),
-    Row("GET", "/api/users/{user}/permissions", list_permissions),
-    Row("GET", "/api/permissions", list_permissions),
-    Row("GET", "/api/permissions/{vhost}/{user}", show_permission),
-    Row("PUT", "/api/permissions/{vhost}/{user}", put_permission),
-    Row("DELETE", "/api/permissions/{vhost}/{user}", delete_permission),
+    endpoint("GET", "/api/users", list_users),
+    endpoint("GET", "/api/users/without-permissions", list_without_permissions),
+    endpoint("POST", "/api/users/bulk-delete", delete_users),
+    endpoint("GET", "/api/users/{user}", show_user),
+    endpoint("PUT", "/api/users/{user}", put_user),
+    endpoint("DELETE", "/api/users/{user}", delete_user),
+    endpoint("GET", "/api/users/{user}/permissions", list_permissions),
+    endpoint("GET", "/api/permissions", list_permissions),
+    endpoint("GET", "/api/permissions/{vhost}/{user}", show_permission),
+    endpoint("PUT", "/api/permissions/{vhost}/{user}", put_permission),
+    endpoint("DELETE", "/api/permissions/{vhost}/{user}", delete_permission),
     *_policy_rows("/api/policies", operator=False),
     *_policy_rows("/api/operator-policies", operator=True),
 )

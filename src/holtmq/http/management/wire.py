@@ -1,13 +1,11 @@
-"""Wire forms of the management API: request bodies, and values and errors in answers.
+"""Wire forms of the management API: request bodies, and errors in answers.
 
-Owns: RabbitMQ's field names in requests, AMQP values as JSON, statuses of errors. Must not touch: state.
+Owns: RabbitMQ's field names in requests, statuses of errors. Must not touch: state.
 """
 
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from decimal import Decimal
 from typing import Final, TypeVar, cast
 from urllib.parse import quote_plus
 
@@ -15,9 +13,10 @@ import msgspec
 
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.records.changes import pack_table
-from holtmq.http.engine.errors import Refusal, failure_of
+from holtmq.http.engine.errors import NoRoute, Refusal, failure_of
+from holtmq.http.engine.wire import encode, plain, text
 from holtmq.wire.primitives import CodecError
-from holtmq.wire.tables import EPOCH, FieldTable, Timestamp
+from holtmq.wire.tables import FieldTable
 
 T = TypeVar("T")
 
@@ -162,42 +161,10 @@ def _digest(arguments: Mapping[str, object]) -> bytes:
     ).digest()
 
 
-def plain(value: object) -> object:
-    """A value of a field table as a JSON value."""
-    match value:
-        case dict():
-            return {text(str(key)): plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [plain(item) for item in value]
-        case str():
-            return text(value)
-        case bytes():
-            return value.decode("utf-8", "replace")
-        case datetime():
-            return int((value - EPOCH).total_seconds())
-        case Decimal():
-            return float(value)
-        case Timestamp():
-            return int(value)
-        case _:
-            return value
-
-
-def text(value: str) -> str:
-    """A text that JSON can carry: names from AMQP may contain bytes that are not UTF-8."""
-    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def encode(value: object) -> bytes:
-    """The answer as JSON."""
-    try:
-        return msgspec.json.encode(value, enc_hook=plain)
-    except UnicodeEncodeError:
-        return msgspec.json.encode(plain(msgspec.to_builtins(value, enc_hook=plain)))
-
-
 def error_answer(error: Exception) -> tuple[int, bytes]:
     """(status, body) for a handler's exception, in RabbitMQ's form."""
+    if isinstance(error, NoRoute) and error.status == 404:
+        error = Refusal(404, "Not Found")
     found = failure_of(error)
     # RabbitMQ has no 409 and 429 for these: what cannot be done now is a bad request.
     status = 400 if isinstance(error, BrokerError) and found.status in (409, 429) else found.status

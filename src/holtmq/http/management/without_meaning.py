@@ -11,7 +11,7 @@ from holtmq.broker.errors import BrokerError
 from holtmq.broker.topology.parameters import CLUSTER_NAME, THRESHOLDS, Parameter
 from holtmq.broker.topology.shovels import COMPONENT as SHOVEL
 from holtmq.broker.topology.shovels import PROGRESS_COMPONENT, parse_shovel
-from holtmq.http.management.call import ManagementCall
+from holtmq.http.engine.endpoints import Call
 
 MIGRATION: Final = "migration"  # what ``holt migrate`` has begun
 # Parameters of RabbitMQ's plugins: stored so that an export has them, without effect here.
@@ -91,5 +91,5 @@ def _key_reason(key: str) -> str:
     return "there is no sharding plugin here; partitioned queues take its place"
 
 
-async def list_without_meaning(call: ManagementCall) -> object:
+async def list_without_meaning(call: Call) -> object:
     return without_meaning(call.broker)

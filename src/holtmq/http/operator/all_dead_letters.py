@@ -18,8 +18,8 @@ from holtmq.broker.jobs.letter_walk import PARTITIONED, WORK, Found, sources, wa
 from holtmq.http.engine.endpoints import LOOK, READ, Call, Endpoint, Reply, Stream
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
+from holtmq.http.engine.wire import text
 from holtmq.http.management.messages import shown_properties
-from holtmq.http.management.wire import text
 from holtmq.http.operator.jobs import require_target, started
 from holtmq.http.operator.letter_times import LetterTimes
 from holtmq.http.operator.transfers import PurgeIn, checked
@@ -76,7 +76,7 @@ def _sources(call: Call, asked: Selection, *, discard: bool = False) -> list[Sou
     """The queues in which the letters lie and which the caller may read (to discard a group's: configure)."""
     if asked.kind not in (None, WORK, PARTITIONED):
         raise Refusal(400, f"kind: {asked.kind!r} is none of {WORK}, {PARTITIONED}")
-    broker = call.context.broker
+    broker = call.broker
     broker.flow.now_ms = int(call.now * 1000)
     if asked.vhost is not None:
         broker.vhost(asked.vhost)
@@ -102,7 +102,7 @@ async def list_signatures(call: Call) -> object:
     scanned = 0
     truncated = False
     for source in _sources(call, asked):
-        for found in walk(call.context.broker, source, asked.chosen, matches):
+        for found in walk(call.broker, source, asked.chosen, matches):
             scanned += 1
             if scanned > _SCANNED_MOST:
                 truncated = True
@@ -194,7 +194,7 @@ async def list_messages(call: Call) -> object:
     rows: list[dict[str, object]] = []
     scanned = size = seen = 0
     for source in _sources(call, asked):
-        for found in walk(call.context.broker, source, asked.chosen, matches):
+        for found in walk(call.broker, source, asked.chosen, matches):
             scanned += 1
             if scanned > _SCANNED_MOST or size > _PAGE_BYTES:
                 return {"messages": rows, "truncated": True}
@@ -220,7 +220,7 @@ async def _lines(
 ) -> AsyncGenerator[bytes, None]:
     stepwise = Stepwise()
     for source in found_in:
-        for found in walk(call.context.broker, source, asked.chosen, matches):
+        for found in walk(call.broker, source, asked.chosen, matches):
             if found is not None:
                 yield _encode(_row(found)) + b"\n"
             await stepwise.between()

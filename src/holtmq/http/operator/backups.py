@@ -99,7 +99,7 @@ async def open_files(call: Call) -> FileSet:
         raise Refusal(409, "this broker keeps its journal in memory: there is nothing to back up")
     if _backups(call.context).is_full:
         raise Refusal(409, f"{_MOST} backups are running: wait for one of them")
-    call.context.broker.flow.turn()  # what was acknowledged so far is part of it
+    call.broker.flow.turn()  # what was acknowledged so far is part of it
     await call.durable()
     while (open_all := journal.hold_files()) is None:
         await asyncio.sleep(_CHECKPOINT_POLL)

@@ -23,7 +23,7 @@ class CancelIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 async def cancel(call: Call) -> object:
     asked, clients, stepwise = call.json(CancelIn), call.context.clients, Stepwise()
-    call.context.broker.vhost(asked.vhost)
+    call.broker.vhost(asked.vhost)
     found: list[tuple[str, int]] = []
     for row in clients.consumers(asked.vhost):
         channel = row.channel_details
@@ -39,7 +39,7 @@ async def cancel(call: Call) -> object:
     names = sorted({name for name, _ in found})
     if len(names) > 1:
         raise Refusal(409, f"consumer '{asked.consumer_tag}' is in use by several: name one of {names}")
-    call.context.broker.flow.now_ms = int(call.now * 1000)
+    call.broker.flow.now_ms = int(call.now * 1000)
     outcomes = [clients.cancel(name, channel, asked.consumer_tag) for name, channel in found]
     call.context.wake()
     await call.durable()

@@ -33,7 +33,7 @@ async def list_delayed(call: Call) -> object:
     query = call.query
     limit = query.number("limit", _PAGE, 1, _PAGE_MOST)
     wanted = query.optional("vhost"), query.optional("exchange"), query.optional("queue")
-    stepwise, flow = Stepwise(), call.context.broker.flow
+    stepwise, flow = Stepwise(), call.broker.flow
     is_filtered = any(wanted) or not call.identity.reads_everything
     soonest = await _soonest(call, _cursor(query.optional("after")), _MOST_READ if is_filtered else limit + 1)
     rows: list[dict[str, object]] = []
@@ -66,7 +66,7 @@ async def list_delayed(call: Call) -> object:
 async def _soonest(call: Call, after: _Due, most: int) -> list[_Due]:
     """The earliest messages after a cursor, in order of their due times."""
     stepwise, found = Stepwise(), list[_Due]()
-    delayed = call.context.broker.flow.delayed
+    delayed = call.broker.flow.delayed
     positions = list(delayed)  # a copy, since the next step may change it
     for start in range(0, len(positions), _AT_ONCE):
         part = [(delayed[one][1], one) for one in positions[start : start + _AT_ONCE] if one in delayed]
@@ -119,7 +119,7 @@ def _row(found: DelayedMessage, persistent: bool) -> dict[str, object]:
 
 async def deliver(call: Call) -> object:
     found = _found(call, Action.WRITE)
-    if not call.context.broker.flow.delays.deliver(found.position):
+    if not call.broker.flow.delays.deliver(found.position):
         raise Refusal(
             409,
             f"delayed message {found.position} waits for room in a full queue, and is delivered then",
@@ -130,14 +130,14 @@ async def deliver(call: Call) -> object:
 
 async def cancel(call: Call) -> object:
     found = _found(call, Action.CONFIGURE)
-    call.context.broker.flow.delays.cancel(found.position)
+    call.broker.flow.delays.cancel(found.position)
     await call.durable()
     return {"id": call.path["id"], "cancelled": True}
 
 
 def _found(call: Call, action: Action) -> DelayedMessage:
     """The message that the path names; raises 404, 403, or 503 if nothing more can be journalled."""
-    name, flow = call.path["id"], call.context.broker.flow
+    name, flow = call.path["id"], call.broker.flow
     position = int(name) if re.fullmatch(r"[0-9]{1,19}", name) else -1
     if position not in flow.delayed:
         raise NotFound(f"no delayed message {name}: it was delivered or cancelled, or never existed")

@@ -42,7 +42,7 @@ async def _ended(call: Call, job: Job, seconds: int) -> None:
         if not done.done():  # the wait may be over
             done.set_result(None)
 
-    call.context.broker.jobs.when_ended(job, told)
+    call.broker.jobs.when_ended(job, told)
     try:
         async with asyncio.timeout(seconds):
             await done
@@ -83,15 +83,15 @@ def _sees(call: Call, job: Job) -> bool:
 
 
 def _job(call: Call) -> Job:
-    job = call.context.broker.jobs.find(call.path["id"])
+    job = call.broker.jobs.find(call.path["id"])
     for source in job.request.sources:
         call.identity.require_in(source.vhost, Action.READ, source.queue)
-    call.context.broker.flow.now_ms = int(call.now * 1000)
+    call.broker.flow.now_ms = int(call.now * 1000)
     return job
 
 
 async def list_jobs(call: Call) -> object:
-    jobs = sorted(call.context.broker.jobs.jobs.values(), key=lambda job: job.id, reverse=True)
+    jobs = sorted(call.broker.jobs.jobs.values(), key=lambda job: job.id, reverse=True)
     return {"jobs": [job_out(job) for job in jobs if _sees(call, job)]}
 
 
@@ -105,7 +105,7 @@ async def show_job(call: Call) -> object:
 async def cancel_job(call: Call) -> object:
     job = _job(call)
     running = job.is_running
-    call.context.broker.jobs.cancel(job)
+    call.broker.jobs.cancel(job)
     call.context.wake()
     if running:
         await _ended(call, job, _WAIT_MOST)
@@ -120,7 +120,7 @@ async def resume_job(call: Call) -> object:
         require_target(call, job.request.sources[0].vhost, to.vhost, to.queue, to.exchange)
     if job.is_running:
         raise Refusal(409, f"job {job.id} is running")
-    jobs = call.context.broker.jobs
+    jobs = call.broker.jobs
     jobs.resume(job, lambda vhost, name: identity.may_in(vhost, Action.WRITE, name))
     call.context.wake()
     await call.durable()
@@ -131,7 +131,7 @@ async def resume_job(call: Call) -> object:
 def require_target(call: Call, home: str, vhost: str | None, queue: str | None, exchange: str | None) -> None:
     """Raise unless the target exists and the caller may write to it."""
     where = home if vhost is None else vhost
-    known = call.context.broker.vhost(where)
+    known = call.broker.vhost(where)
     if (queue is None) == (exchange is None):
         raise Refusal(400, 'to: name a "queue" or an "exchange", and not both')
     if queue is not None:

@@ -26,13 +26,13 @@ class PauseIn(msgspec.Struct, forbid_unknown_fields=True):
 def queue_in_path(call: Call) -> Queue | None:
     """The queue that the path names; None for a partitioned queue that has no AMQP name. Raises NotFound."""
     vhost, name = call.path["vhost"], call.path["queue"]
-    home = call.context.broker.vhosts.get(vhost)
+    home = call.broker.vhosts.get(vhost)
     if home is None:
         raise NotFound(f"no vhost '{vhost}'")
     queue = home.queues.get(name)
     if queue is None and not (vhost == DEFAULT_VHOST and name in call.service.store.queues):
         raise NotFound(f"no queue '{name}' in vhost '{vhost}'")
-    call.context.broker.flow.now_ms = int(call.now * 1000)
+    call.broker.flow.now_ms = int(call.now * 1000)
     return queue
 
 
@@ -40,7 +40,7 @@ async def pause(call: Call) -> object:
     given, queue = call.json_or(PauseIn, PauseIn()), queue_in_path(call)
     by = call.identity.name
     if queue is not None:
-        known = call.context.broker.pause_queue(queue, by, given.reason)
+        known = call.broker.pause_queue(queue, by, given.reason)
     else:
         name = call.path["queue"]
         stream = admin.queue_named(call.service, name)
@@ -54,7 +54,7 @@ async def pause(call: Call) -> object:
 async def resume(call: Call) -> object:
     queue = queue_in_path(call)
     if queue is not None:
-        call.context.broker.resume_queue(queue)
+        call.broker.resume_queue(queue)
     else:
         admin.resume(call.service, call.path["queue"])
     await call.durable()

@@ -19,9 +19,8 @@ from prometheus_client.registry import Collector
 from holtmq import __version__
 from holtmq.auth.rights import PUBLIC
 from holtmq.durations import Durations
-from holtmq.http.engine.context import Context
+from holtmq.http.engine.context import NODE, Context
 from holtmq.http.engine.endpoints import MONITOR, Call, Endpoint, Reply, Stream
-from holtmq.http.management.call import NODE
 from holtmq.http.management.runtime import cluster_name
 from holtmq.http.operator.system import metrics as metrics_as_json
 from holtmq.http.operator.system import resident_bytes, total_memory

@@ -61,7 +61,7 @@ class RowFamilies:
         self.lag = RowFamily("holtmq_group_lag_messages", "Messages behind", _GROUP)
         self.behind = RowFamily("holtmq_group_lag_seconds", "Age of the oldest unread", _GROUP)
         self.held = RowFamily(
-            "holtmq_consumer_oldest_unacked_age_seconds", "The longest a consumer has held a message", _QUEUE
+            "holtmq_consumer_oldest_unacked_age_seconds", "The longest a message was held unacked", _QUEUE
         )
 
     def all(self) -> list[RowFamily]:
@@ -87,13 +87,14 @@ async def _read_work_queues(context: Context, now: float, families: RowFamilies,
     oldest_name, oldest = families.oldest.name, families.oldest.lines.append
     held_name, held = families.held.name, families.held.lines.append
     arrived_ms, now_ms = WorkColumns(context, now).arrived_ms, int(now * 1000)
+    others = context.broker.other_holders
     for vhost in list(context.broker.vhosts.values()):
         in_vhost = f'{{vhost="{_escaped(vhost.name)}",queue="'
         for number, queue in enumerate(list(vhost.queues.values())):
             if not number % _LOOK_EVERY:
                 await stepwise.between()
             where = f'{in_vhost}{_escaped(queue.name)}"}} '
-            if queue.unacked and (since := held_since_ms(queue)) is not None:
+            if queue.unacked and (since := held_since_ms(queue, others)) is not None:
                 held(f"{held_name}{where}{max(0, now_ms - since) / 1000}\n")
             if not is_shown(queue):  # among others a partitioned queue, see below
                 continue

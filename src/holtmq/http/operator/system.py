@@ -31,7 +31,7 @@ class EnabledIn(msgspec.Struct):
 
 async def health(call: Call) -> object:
     usable, reason = call.context.health()
-    damaged = len(call.context.broker.flow.damage)
+    damaged = len(call.broker.flow.damage)
     if usable and damaged:
         reason = f"{damaged} messages cannot be read and were set aside: see /api/v1/system/damaged"
     status = "unhealthy" if not usable else "degraded" if damaged else "healthy"
@@ -106,7 +106,7 @@ async def metrics(call: Call) -> object:
 
 async def damaged(call: Call) -> object:
     """Messages that cannot be read and were set aside, so that their queues continue."""
-    found = call.context.broker.flow.damage
+    found = call.broker.flow.damage
     return {
         "count": len(found),
         "found": found.found,

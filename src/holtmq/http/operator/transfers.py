@@ -61,7 +61,7 @@ async def purge(call: Call) -> Reply:
 
 def _source(call: Call) -> Source:
     vhost, name = call.path["vhost"], call.path["queue"]
-    home = call.context.broker.vhosts.get(vhost)
+    home = call.broker.vhosts.get(vhost)
     queue = home.queues.get(name) if home is not None else None
     if queue is None:
         raise NotFound(f"no queue '{name}' in vhost '{vhost}'")

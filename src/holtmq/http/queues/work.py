@@ -13,7 +13,7 @@ from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdic
 from holtmq.broker.partitioned.log.identifiers import partition_of
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.streams.cross_kind_transaction import CrossKindTransactions
-from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, WorkMessage, WorkPush
+from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, Worker, WorkMessage, WorkPush
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.request import HttpRequest
@@ -86,7 +86,8 @@ class WorkApi:
         def answer(messages: list[WorkMessage]) -> None:
             self._deliver(request, asked, messages, lease_id)
 
-        found = self._leases.pop(queue, lease_id, asked.limit, seconds, asked.auto_ack)
+        worker = Worker(request.identity.name, request.connection.peer.address)
+        found = self._leases.pop(queue, lease_id, asked.limit, seconds, asked.auto_ack, worker)
         if found:
             self._leases.write_down()
             answer(found)
@@ -116,7 +117,9 @@ class WorkApi:
         loop = asyncio.get_running_loop()
         timer = loop.call_later(asked.wait_seconds, give_up)
         request.on_lost = lost
-        waiting = self._leases.wait(queue, lease_id, asked.limit, seconds, asked.auto_ack, deliver, give_up)
+        waiting = self._leases.wait(
+            queue, lease_id, asked.limit, seconds, asked.auto_ack, deliver, give_up, worker
+        )
 
     def _deliver(
         self, request: HttpRequest, asked: "Parameters", messages: list[WorkMessage], lease_id: str

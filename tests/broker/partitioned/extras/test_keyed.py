@@ -86,7 +86,7 @@ def test_keys_in_order_are_those_of_a_plain_dict_after_any_history(rows: KeyedRo
 
 
 class Watched(dict[str, Row]):
-    """Rows that tell how often somebody went through all of them."""
+    """Rows that count how often all of them were iterated."""
 
     passes = 0
 

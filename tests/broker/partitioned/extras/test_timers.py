@@ -54,9 +54,9 @@ def test_an_error_when_timers_fire_leaves_them_due(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         patch.setattr(service.store, "commit", broken)
         with pytest.raises(LookupError):
-            service._firing.fire(2.0)
+            service.firing.fire(2.0)
     assert planned == [3.0]
 
-    service._firing.fire(3.0)
+    service.firing.fire(3.0)
 
     assert len(list(service.store.queues["q"].live_positions())) == 2

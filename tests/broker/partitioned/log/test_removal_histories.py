@@ -93,7 +93,7 @@ class History:
                 self.pushed[result.offset] = item.body.transaction_id
                 self.alive.add(result.offset)
         if self.dice.random() < 0.8:
-            self.journal.flush()  # before that nobody sees them
+            self.journal.flush()  # before that they are invisible
 
     def pop(self) -> None:
         limit, most = self.dice.randint(1, 6), self.dice.randint(1, 3)
@@ -177,7 +177,7 @@ class History:
             admin.seek(self.service, group, "q", to, None)
 
             leases = self.queue.groups[group].leases
-            assert not list(leases.live(self.now)), "whoever held something has lost it"
+            assert not list(leases.live(self.now)), "a lease survived the removal"
 
     def checkpoint(self) -> None:
         self.journal.flush()
@@ -229,7 +229,7 @@ class History:
         return sorted(found)
 
     def drain(self, group: str) -> list[int]:
-        """What a group gets when nobody else holds anything."""
+        """What a group gets when no other client holds a lease."""
         self.now += LONGER_THAN_A_LEASE
         got: list[int] = []
         while runs := self.take(group, 5, 3, auto_ack=True):
@@ -334,7 +334,7 @@ def every_body_can_be_read(history: History) -> None:
 
 
 def rows_that_nobody_needs_are_freed(history: History) -> None:
-    """Whenever something leaves: no chunk is kept for ids that nobody remembers."""
+    """Whenever something leaves: no chunk is kept for ids that left the dedup window."""
     base, next_offset, _, _, columns = history.queue.log.dump()
     needed = {offset for _, where in history.partitions() for offset in where.offsets}
     first = base * message_log.CHUNK_ROWS

@@ -1,8 +1,8 @@
 """Random histories in which pushes are on their way to the disk while everything else goes on.
 
-Owns: the commands, and what must hold after each of them: nobody gets what is not durable, nobody waits for
-what is there, no lease is in nobody's hands. Must not touch: clocks and disks. The oracle looks at everything
-and asks nothing of the broker that would plan a wake-up; a turn is only taken when the broker asks for one.
+Owns: the commands, and what must hold after each of them: no pop returns what is not durable, no pop
+waits while messages are there, every lease has a holder. Must not touch: clocks and disks.
+The oracle reads everything without scheduling a wake-up; a turn runs only when the broker asks for one.
 """
 
 from collections.abc import Callable, Iterator
@@ -294,7 +294,7 @@ def check(history: History) -> None:
         for group in queue.groups.values():
             for lease in group.leases.live(history.now):
                 held = (lease.id, queue.number, lease.partition)
-                assert held in history.handed_out, "a lease is in nobody's hands"
+                assert held in history.handed_out, "a lease has no holder"
     history.waiters = [waiter for waiter in history.waiters if not waiter.done]
     if not service.spool.pops_paused:
         for waiter in history.waiters:

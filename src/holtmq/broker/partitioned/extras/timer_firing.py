@@ -5,7 +5,7 @@ commit. Must not touch: clocks (the node calls at the planned time), wire names.
 """
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from holtmq.broker.errors import LimitReached
 from holtmq.broker.partitioned.commands.pushing import PushDecision
@@ -39,6 +39,15 @@ class CountPushes(Protocol):
     def __call__(self, items: Sequence[PushItem], decided: Sequence[_Decided]) -> list[PushResult]: ...
 
 
+class Late(NamedTuple):
+    """A timed message that is due and cannot be pushed, the earliest of its queue."""
+
+    queue: str
+    key: str
+    due_us: int
+    reason: str
+
+
 class Firing:
     """Pushes due timers. ``wanted``: a timer is due, and the next turn calls ``fire``."""
 
@@ -59,7 +68,16 @@ class Firing:
         self._count = count
         self._fires_at_us: int | None = None
         self._refused: list[Timed] = []
+        self._late: dict[str, Late] = {}  # by queue; looked at by ``late``
         self.wanted = False
+
+    def late(self) -> list[Late]:
+        """The earliest timed message of each queue that does not take those that are due."""
+        for queue, one in list(self._late.items()):
+            timer = self._timed.get(queue, one.key)
+            if timer is None or timer.due_us != one.due_us:  # pushed, moved or cancelled
+                del self._late[queue]
+        return list(self._late.values())
 
     def plan(self) -> None:
         """Schedule a call for when the next timer is due."""
@@ -99,8 +117,11 @@ class Firing:
             for timer in timers:
                 try:
                     self._push([timer], now)
-                except (LimitReached, UnreadableBody):
+                except (LimitReached, UnreadableBody) as refusal:
                     self._refused.append(timer)
+                    known = self._late.get(timer.queue)
+                    if known is None or timer.due_us < known.due_us:
+                        self._late[timer.queue] = Late(timer.queue, timer.key, timer.due_us, str(refusal))
             # Refused timers stay out of the line until then: otherwise they would be due again at once.
             self._line.at(now + _TRY_AGAIN, self._retry)
 

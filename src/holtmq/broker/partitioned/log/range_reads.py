@@ -78,9 +78,9 @@ def find(store: PartitionedStore, name: str) -> RangeInfo:
     queue = store.queues.get(name)
     relation = Relation.MESSAGES
     if queue is None:
-        for side in (Relation.DEAD_LETTERS, Relation.DELIVERIES):
-            if name.endswith(side.value):
-                queue, relation = store.queues.get(name.removesuffix(side.value)), side
+        for found in (Relation.DEAD_LETTERS, Relation.DELIVERIES):
+            if name.endswith(found.value):
+                queue, relation = store.queues.get(name.removesuffix(found.value)), found
     if queue is None:
         raise NotFound(f"queue {name} does not exist")
     return describe(queue, relation)

@@ -94,11 +94,11 @@ class WaitingLine:
 
     def drain(self) -> None:
         """The node stops: all waiters give up."""
-        everybody = [w for line in (*self._lines.values(), *self._wide.values()) for w in line]
+        waiters = [w for line in (*self._lines.values(), *self._wide.values()) for w in line]
         self._lines.clear()
         self._groups.clear()
         self._wide.clear()
-        for waiter in everybody:
+        for waiter in waiters:
             self._give_up(waiter)
 
     def _give_up(self, waiter: Waiter) -> None:

@@ -15,10 +15,13 @@ export function linkOf(finding) {
     const [group, queue] = finding.name.split(" on ");
     return `#/groups/${part(queue || "")}/${part(group)}`;
   }
+  if (finding.subject === "shovel") return "#/shovels";
+  if (finding.subject === "query") return "#/pipeline";
   return "#/journal";
 }
 
-const Holders = ({ who }) => html`<br /><span class="muted">${who.slice(0, 3).map((one, index) => html`${index ? ", " : "held by "}<a href=${`#/connections?text=${part(one.connection)}`}>${one.client || one.consumer}</a> (${one.user}, ${one.host}): ${count(one.unacked)}`)}${who.length > 3 ? `, and ${who.length - 3} more` : ""}</span>`;
+const HOW = { get: ", basic.get", cancelled: ", cancelled consumer", lease: ", over HTTP" };
+const Holders = ({ who }) => html`<br /><span class="muted">${who.slice(0, 3).map((one, index) => html`${index ? ", " : "held by "}${one.connection ? html`<a href=${`#/connections?text=${part(one.connection)}`}>${one.client || one.consumer || one.connection}</a>` : html`lease <code>${one.consumer}</code>`} (${one.user}, ${one.host}${HOW[one.kind] || ""}): ${count(one.unacked)}`)}${who.length > 3 ? `, and ${who.length - 3} more` : ""}</span>`;
 
 export function Findings({ findings, now, linked = true }) {
   if (!findings.length) return html`<p class="ok">Nothing needs attention.</p>`;
@@ -32,6 +35,7 @@ export function Findings({ findings, now, linked = true }) {
 const LABELS = {
   unread_seconds: "A queue without a reader, after (s)", oldest_seconds: "Oldest waiting message, over (s)", unacked_seconds: "Unacknowledged, over (s)",
   group_lag_seconds: "A group behind, over (s)", growing_messages: "Backlog grown in 5 minutes by", dead_letters: "Dead letters within 24 hours, from", standby_seconds: "A standby behind or silent, over (s)",
+  paused_seconds: "A queue paused, bad after (s)", silent_seconds: "A Spark query silent, over (s)",
 };
 
 function Thresholds() {

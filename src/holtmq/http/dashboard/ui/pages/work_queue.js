@@ -3,7 +3,7 @@ import { html, useState } from "../parts/html.js";
 import { get, part, post } from "../parts/api.js";
 import { confirmDanger } from "../parts/confirm.js";
 import { Field, Form } from "../parts/form.js";
-import { count, since, some } from "../parts/format.js";
+import { count, since, some, span } from "../parts/format.js";
 import { Histogram } from "../parts/histogram.js";
 import { JobState, runJob } from "../parts/jobs.js";
 import { brokerNow } from "../parts/live.js";
@@ -29,6 +29,22 @@ function Consumers({ data, reload }) {
   ];
   if (isAdministrator()) columns.push({ title: "", show: (row) => html`<button class="do small danger" onClick=${() => cancelConsumer(row).then(reload)}>Cancel…</button>` });
   return html`<section class="panel" aria-label="Consumers"><h2>Consumers</h2><${Table} label="Consumers" columns=${columns} rows=${data.consumers} empty="This queue has no consumer." /></section>`;
+}
+
+const HELD_BY = { get: "basic.get", cancelled: "a cancelled consumer", lease: "a lease over HTTP" };
+
+function OtherHolders({ data }) {
+  const now = brokerNow();
+  if (!data.others.length) return null;
+  const columns = [
+    { title: "Held by", show: (row) => html`${HELD_BY[row.kind]}${row.consumer ? html` <code>${row.consumer}</code>` : null}` },
+    { title: "Connection", show: (row) => html`${row.connection ? html`<a href=${`#/connections?text=${part(row.connection)}`}>${row.client || row.connection}</a>, channel ${row.channel}<br />` : null}<span class="muted">${row.host}</span>` },
+    { title: "User", show: (row) => row.user },
+    { title: "Unacked", num: true, show: (row) => count(row.unacked) },
+    { title: "Oldest held for", num: true, show: (row) => since(row.since, now) },
+    { title: "Lease ends in", num: true, show: (row) => (row.expires ? span(Math.max(0, (row.expires - now) / 1000)) : "never") },
+  ];
+  return html`<section class="panel" aria-label="Held without a consumer"><h2>Held without a consumer</h2><${Table} label="Held without a consumer" columns=${columns} rows=${data.others} /></section>`;
 }
 
 // The bounds of ages are whole seconds, minutes, hours or days.
@@ -106,7 +122,7 @@ function Bindings({ vhost, name }) {
 }
 
 export function WorkQueue({ vhost, name, base, may, data, reload }) {
-  return html`<${Consumers} data=${data} reload=${reload} /><${Histograms} base=${base} />
+  return html`<${Consumers} data=${data} reload=${reload} /><${OtherHolders} data=${data} /><${Histograms} base=${base} />
     ${may("read") ? html`<${Peek} base=${base} />` : null}
     ${may("write") ? html`<${Publish} vhost=${vhost} name=${name} reload=${reload} />` : null}
     ${may("read") ? html`<${Move} vhost=${vhost} name=${name} may=${may} reload=${reload} />` : null}

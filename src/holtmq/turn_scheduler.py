@@ -12,7 +12,7 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.journal import Journal, JournalFailed
 
 
-class Turns:
+class TurnScheduler:
     """Runs the broker's turns on the loop. ``attach`` comes before the first turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:

@@ -9,7 +9,7 @@ _HOURS: Final = 24
 _HOUR_MS: Final = 3_600_000
 
 
-class DayTally:
+class DayCounter:
     """Counts of the last 24 hours, the current one included."""
 
     __slots__ = ("_hours",)
