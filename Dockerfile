@@ -3,11 +3,13 @@
 # Settings come as HOLT_<SECTION>_<KEY>, or in a file named by HOLT_CONFIG.
 
 FROM python:3.13-slim AS build
+# arrow: rows for Spark and other readers, 240 MB; backup: buckets.
+ARG EXTRAS=postgres,otel,backup,arrow
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
 RUN python -m venv /opt/holtmq \
-    && /opt/holtmq/bin/pip install --no-cache-dir --no-compile ".[postgres,otel]" \
+    && /opt/holtmq/bin/pip install --no-cache-dir --no-compile ".[${EXTRAS}]" \
     && /opt/holtmq/bin/pip uninstall --yes pip
 
 FROM python:3.13-slim
@@ -30,7 +32,7 @@ VOLUME ["/var/lib/holtmq"]
 EXPOSE 5672 5671 6632 6633
 # A standby is healthy, too; /ready tells whether clients shall come here.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --start-interval=1s --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request as http; http.urlopen('http://127.0.0.1:' + os.environ.get('HOLT_HTTP_PORT', '6632') + '/health', timeout=4)"]
+    CMD ["holt", "health", "--timeout", "4"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["holt"]
 CMD ["serve"]

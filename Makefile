@@ -63,7 +63,7 @@ reliability: setup-test ## Try all that docs/reliability.md claims and print one
 differential: setup-test ## Play SEEDS (200) random sequences of methods on RabbitMQ and HoltMQ and compare every reply
 	@PYTHONPATH=tests $(BIN)/python -m differential --first $$(date +%s) --seeds $${SEEDS:-200} $(ARGS)
 
-frameworks: setup-test ## Run the frameworks' hello worlds: dramatiq, FastStream, taskiq, nameko, NestJS, rascal, ...
+frameworks: setup-test ## Run the frameworks' hello worlds (dramatiq, taskiq, nameko, NestJS, rascal, ...) and clients in Go, Ruby, PHP
 	@scripts/setup-frameworks.sh
 	HOLT_TEST_FRAMEWORKS=$(CURDIR)/.venv-frameworks/bin/python $(BIN)/python -m pytest tests/e2e/frameworks $(ARGS)
 

@@ -20,7 +20,7 @@ from typing import Final
 import click
 import httpx
 import msgspec
-from bench.stalls import Meter
+from bench.stalls.site import Meter
 from rich.console import Console
 from rich.table import Table
 

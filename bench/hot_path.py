@@ -70,6 +70,11 @@ class _Peer:
 
     def ended(self) -> None: ...
 
+    def is_time_up(self) -> bool:
+        return False
+
+    def unstall_soon(self) -> None: ...
+
 
 def _measure(workload: Workload, messages: int) -> tuple[float, str]:
     """CPU in µs a message, and the hash of what was delivered."""

@@ -74,6 +74,11 @@ class _NoSocket:
 
     def ended(self) -> None: ...
 
+    def is_time_up(self) -> bool:
+        return False
+
+    def unstall_soon(self) -> None: ...
+
 
 def run(*, quick: bool, console: Console) -> list[Figure]:
     """All of them, printed as a table."""

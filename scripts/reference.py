@@ -16,8 +16,8 @@ from holtmq.broker.topology.queue_options import QueueType
 from holtmq.cli import main as holt
 from holtmq.config import Config
 from holtmq.config.settings import Data
-from holtmq.http.operator import scrape
-from holtmq.http.operator.scrape_rows import RowFamilies, RowFamily
+from holtmq.http.operator import node_metrics
+from holtmq.http.operator.object_metrics import RowFamilies, RowFamily
 from holtmq.testing import TestBroker
 
 MEANINGS = {
@@ -73,7 +73,7 @@ def metrics() -> str:
     """Every metric of ``/metrics``, then those that ``/metrics/per-object`` adds."""
     config = Config(data=Data(dir=Path("/")))  # a folder that exists: its free space is a metric
     with TestBroker(config=config) as broker:
-        node = broker.call(lambda node: list(scrape.Node(node.http._context).collect()))
+        node = broker.call(lambda node: list(node_metrics.Node(node.http._context).collect()))
     out: list[str] = []
     for title, families in (
         ("`/metrics`", node),

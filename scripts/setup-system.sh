@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the tests need from outside Python: the C client tools, strace, PostgreSQL, HAProxy, RabbitMQ, Java for Spark, a browser, node's amqplib.
+# What the tests need from outside Python: the C client tools, strace, PostgreSQL, HAProxy, RabbitMQ, Java for Spark, a browser, node's amqplib and axe-core.
 # On Debian as root it installs what is missing; elsewhere it says what to install, and goes on.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -52,7 +52,7 @@ fi
 if wants_node && has npm; then
   stamp="tests/e2e/node/node_modules/.holt-$(cksum < tests/e2e/node/package.json | tr ' ' '-')"
   if [ ! -f "$stamp" ]; then
-    say "installing node's amqplib"
+    say "installing packages of node"
     npm install --prefix tests/e2e/node --no-package-lock --no-audit --no-fund --silent
     touch "$stamp"
   fi

@@ -30,6 +30,18 @@ def test_every_file_that_is_named_exists() -> None:
         assert found, name
 
 
+def test_every_place_of_a_usual_change_exists() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().split("Where do I change", 1)[1].split("\n## ", 1)[0]
+    places = re.findall(r"`([a-z_/]+/(?:\w+\.(?:py|js))?)`", table)
+    names = re.findall(r"`([a-z_/]+\.py)` \(`(\w+)`\)", table)
+
+    assert len(places) > 20
+    assert [place for place in places if not ((SOURCE / place).exists() or (ROOT / place).exists())] == []
+    assert [
+        (file, name) for file, name in names if not re.search(rf"\b{name}\b", (SOURCE / file).read_text())
+    ] == []
+
+
 def test_every_package_has_a_row() -> None:
     for init in SOURCE.rglob("__init__.py"):
         package = init.parent.relative_to(SOURCE).as_posix()

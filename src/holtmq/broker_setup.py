@@ -15,6 +15,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.damage import Damaged, LostSpill
 from holtmq.broker.dialect import Dialect
 from holtmq.broker.partitioned.log.bodies import Cipher
+from holtmq.broker.partitioned.log.dedup_budget import ID_BYTES
 from holtmq.broker.partitioned.queue_config import QueueConfig
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.service import Settings as PartitionedSettings
@@ -50,6 +51,7 @@ def make_partitioned(journal: Journal, config: Config) -> PartitionedService:
     default = config.queue.default_subscription_mode.value
     service = PartitionedService(journal, PartitionedSettings(config.subscriptions.lookback, default))
     service.store.default_config = QueueConfig(dedup_window_seconds=config.queue.dedup_window_seconds)
+    service.store.dedup_budget.max_ids = config.limits.dedup_memory_bytes(total_memory()) // ID_BYTES
     if config.queue.encryption_key:
         service.store.cipher = Cipher(bytes.fromhex(str(config.queue.encryption_key)), os.urandom)
     return service

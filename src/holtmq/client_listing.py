@@ -93,7 +93,7 @@ class AmqpClients:
         return len(channels), sum(channels)
 
     def cancel(self, connection: str, channel: int, tag: str) -> bool | None:
-        """Cancel a consumer; None: there is none. False: its client does not understand that it was."""
+        """Cancel a consumer. None: there is no such consumer; False: its client does not support it."""
         protocol = self._find(connection)
         found = None if protocol is None else protocol.connection.channels.get(channel)
         return None if found is None else found.consuming.dismiss(tag)
@@ -154,6 +154,7 @@ def _connection_row(protocol: AmqpProtocol) -> ConnectionRow:
         delivered=messages.delivered,
         settled=messages.settled,
         client_properties=dict(connection.client_properties),
+        auth_mechanism=connection.auth_mechanism,
     )
 
 
@@ -199,6 +200,7 @@ def _client_row(protocol: AmqpProtocol) -> ClientRow:
 def _channel_row(protocol: AmqpProtocol, channel: Channel) -> ChannelRow:
     connection = protocol.connection
     name, peer = _name(protocol), _address(protocol, "peername")
+    transaction, confirms = channel.transaction, channel.confirms
     return ChannelRow(
         name=f"{name} ({channel.number})",
         number=channel.number,
@@ -210,7 +212,13 @@ def _channel_row(protocol: AmqpProtocol, channel: Channel) -> ChannelRow:
         prefetch_count=channel.prefetch,
         global_prefetch_count=channel.global_prefetch,
         confirm=channel.confirms is not None,
-        transactional=channel.transaction is not None,
+        transactional=transaction is not None,
+        messages_unconfirmed=0 if confirms is None else confirms.outstanding,
+        messages_uncommitted=0 if transaction is None else transaction.publish_count,
+        acks_uncommitted=0 if transaction is None else transaction.settlement_count,
+        published=channel.received,
+        delivered=channel.ledger.last,
+        settled=channel.ledger.last - len(channel.ledger),
         state="closing" if channel.closing else "running",
     )
 
@@ -218,15 +226,16 @@ def _channel_row(protocol: AmqpProtocol, channel: Channel) -> ChannelRow:
 def _consumer_row(protocol: AmqpProtocol, consumer: Consumer) -> ConsumerRow:
     name, peer, channel = _name(protocol), _address(protocol, "peername"), consumer.channel
     user, queue = protocol.connection.user_name, consumer.queue
+    single = isinstance(queue, WorkQueue) and queue.options.single_active_consumer
+    active = not isinstance(queue, WorkQueue) or not single or queue.active is consumer
     return ConsumerRow(
         consumer_tag=consumer.tag,
         queue=QueueName(queue.name, queue.vhost),
         channel_details=ChannelDetails(f"{name} ({channel.number})", channel.number, user, name, *peer),
         ack_required=not consumer.no_ack,
         exclusive=consumer.exclusive,
-        active=not isinstance(queue, WorkQueue)
-        or not queue.options.single_active_consumer
-        or queue.active is consumer,
+        active=active,
+        activity_status="up" if not single else "single_active" if active else "waiting",
         prefetch_count=consumer.prefetch,
         arguments=dict(consumer.arguments),
         messages_unacknowledged=len(consumer.held),

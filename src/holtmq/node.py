@@ -20,6 +20,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.records.recovery import Fold, recover
+from holtmq.broker.work import damage_review
 from holtmq.broker_setup import (
     amqp_settings,
     journal_options,
@@ -57,6 +58,7 @@ from holtmq.shovel.shovels import ShovelService
 from holtmq.turn_scheduler import TurnScheduler, all_appended_is_durable
 from holtmq.upkeep.alarms import LOW_ON_DISK, Alarms
 from holtmq.upkeep.checkpoints import Checkpoints
+from holtmq.upkeep.dedup_memory import DedupMemory
 from holtmq.upkeep.retention import Retention
 from holtmq.upkeep.scrubber import Scrubber
 
@@ -240,11 +242,12 @@ class Node:
         self.alarms = Alarms(config, *parts, self.amqp, freed=self._freed, has_folder=self._has_folder)
         self.checkpoints = Checkpoints(*parts, every_bytes=config.journal.checkpoint_bytes, clock=clock)
         self.scrubber = Scrubber(config.data.dir, *parts, checkpoint=self.checkpoints.make, wake=wake)
+        self._dedup_memory = DedupMemory(self.partitioned.store, clock)
         self._retention = Retention(config.queue, *parts, clock=clock, wake=wake)
 
     def _complete_broker(self) -> None:
         damage = self.broker.flow.damage
-        self.broker.review_damage()
+        damage_review.review(self.broker.vhosts, self.broker.flow.damage)
         if damage.dropped:
             log.warning("a repair had given up part of the journal", extra={"records": damage.dropped})
         if not self.broker.vhosts:
@@ -338,7 +341,7 @@ class Node:
         self.scheduler.stop()
         self.loop_watch.stop()
         await self._password_upgrades.stop()
-        self.broker.flow.turn()
+        self.broker.flow.complete()
         self.partitioned.record_deliveries()
         if self._has_folder:
             address_file.remove(self.config.data.dir)
@@ -362,6 +365,7 @@ class Node:
             self.alarms.check()
             self.checkpoint_if_due()
             self.scheduler.tick_if_late()
+            await self._dedup_memory.keep()
             if self.journal.failed is None:
                 self.partitioned.drain_spool(self.clock())  # messages left by a full queue or a restart
                 for _ in self.partitioned.staging.finish(self.clock()):
@@ -404,7 +408,7 @@ class Node:
     async def _hand_over(self) -> None:
         """Let consumers finish and confirm all publishes received, so that clients need not resend any."""
         await self.amqp.drain(_DRAIN_SECONDS)
-        self.broker.flow.turn()
+        self.broker.flow.complete()
         # What was read so far, not until nothing is left: HTTP clients push on until the node stops.
         await all_appended_is_durable(self.journal)
         self.amqp.flush()

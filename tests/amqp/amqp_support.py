@@ -41,6 +41,8 @@ class Peer:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.failure: AmqpError | None = None
+        self.time_is_up = False
+        self.unstalls = 0  # that were asked for
         self._replies = FrameReader(0)
         self.connection = Connection(broker, Settings("HoltMQ", "0"), self, from_loopback=True)
         self.connection.opened(broker.vhost("/"), "guest", broker.users.access("guest", "/"))
@@ -65,6 +67,11 @@ class Peer:
         self.failure = error
 
     def ended(self) -> None: ...
+    def is_time_up(self) -> bool:
+        return self.time_is_up
+
+    def unstall_soon(self) -> None:
+        self.unstalls += 1
 
 
 class Client(Peer):

@@ -159,6 +159,7 @@ class Peer:
     def __init__(self, world: World, reopens: bool = True) -> None:
         self.world = world
         self.reopens = reopens
+        self.asked = 0  # whether time is up
         self.delivered: dict[int, list[int]] = {}
         self.connection = Connection(world.broker, Settings("HoltMQ", "0"), self, from_loopback=True)
         self.out = FrameReader(0)
@@ -252,6 +253,13 @@ class Peer:
     def failed(self, error: AmqpError) -> None: ...
 
     def ended(self) -> None: ...
+
+    def is_time_up(self) -> bool:
+        self.asked += 1
+        return self.asked % 3 == 0
+
+    def unstall_soon(self) -> None:
+        self.world.deferred.append(self.connection.unstall)
 
 
 names = st.sampled_from((*QUEUES, "", "amq.rabbitmq.reply-to", "amq.x", "nope", "\udcff"))

@@ -79,6 +79,11 @@ class Newcomer:
     def ended(self) -> None:
         self.has_ended = True
 
+    def is_time_up(self) -> bool:
+        return False
+
+    def unstall_soon(self) -> None: ...
+
 
 def test_six_steps_open_a_connection() -> None:
     client = Newcomer()

@@ -1,6 +1,7 @@
 """The dashboard as an operator uses it: pages with real data, actions with their effect on the broker."""
 
 import re
+from pathlib import Path
 
 import httpx
 import pika
@@ -12,6 +13,7 @@ from holtmq.testing import TestBroker
 
 pytestmark = pytest.mark.xdist_group("browser")
 
+AXE = Path(__file__).parents[1] / "e2e/node/node_modules/axe-core/axe.min.js"
 PAGES = (
     *("overview", "queues", "groups", "messages", "dead-letters", "exchanges", "connections", "shovels"),
     *(
@@ -311,7 +313,7 @@ def test_an_exchange_is_created_bound_tested_and_deleted(
     form.get_by_label("Named").fill("bound")
     form.get_by_label("Routing key").fill("order.*")
     form.get_by_role("button", name="Bind").click()
-    graph = page.get_by_role("img", name="drawn leads to 1 destination: bound")
+    graph = page.get_by_role("group", name="drawn leads to 1 destination: bound")
     expect(graph.locator("rect.lost")).to_have_count(1)  # the queue has no consumer
     test = page.get_by_role("form", name="Route test")
     test.get_by_label("Routing key").fill("order.new")
@@ -571,6 +573,18 @@ def test_a_broker_that_goes_away_and_comes_back_is_noticed(browser: Browser) -> 
         page.close()
 
 
+def barriers(page: Page) -> list[str]:
+    """What axe-core finds that keeps people with a screen reader or a keyboard out."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE.read_text() + ";0")
+    # Colours are checked in test_style.py, for both schemes: here they would take most of the time.
+    found = page.evaluate(
+        "axe.run(document, {resultTypes: ['violations'], rules: {'color-contrast': {enabled: false}}})"
+        ".then((run) => run.violations.map((one) => `${one.id}: ${one.nodes[0].html}`))"
+    )
+    return list(found)
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 380), ("dark", 1280)])
 def test_no_page_is_wider_than_the_window_and_every_field_has_a_label(
     broker: TestBroker, browser: Browser, worker: pika.BlockingConnection, scheme: str, width: int
@@ -590,5 +604,7 @@ def test_no_page_is_wider_than_the_window_and_every_field_has_a_label(
             "!(field.labels?.length || field.ariaLabel || field.textContent.trim())).map((f) => f.outerHTML)"
         )
         assert nameless == [], path
+        if scheme == "dark":
+            assert barriers(page) == [], path
     context.close()
     assert problems == []

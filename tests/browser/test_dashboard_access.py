@@ -16,6 +16,12 @@ from holtmq.testing import TestBroker
 pytestmark = pytest.mark.xdist_group("browser")
 
 
+CHANGES = re.compile(
+    r"…|Publish\b|Push|Create|Save|Peek|Bind$|Restart|Checkpoint now|Download|^Set$|Edit|Import|Forget"
+    "|Thresholds"
+)
+
+
 def make_user(http: httpx.Client, name: str, tags: str, **patterns: str) -> None:
     http.put(f"/api/users/{name}", json={"password": "secret", "tags": tags}).raise_for_status()
     if patterns:
@@ -76,17 +82,49 @@ def test_a_monitoring_user_sees_every_page_and_may_change_nothing(
         "queue/%2F/watched",
         "queue/%2F/watched-log",
         "exchanges",
+        "exchanges/%2F/amq.topic",
         "connections",
+        "shovels",
+        "pipeline",
+        "access?part=vhosts",
+        "access?part=policies",
+        "journal",
     ):
         page.goto(f"{broker.http_url}/#/{path}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         expect(page.get_by_text("Loading…")).to_have_count(0)
-        offers = page.locator("main button", has_text=re.compile("…|Publish$|Push|Create|Save|Peek|Bind$"))
+        offers = page.locator("main button, main summary, main a.do", has_text=CHANGES)
         assert offers.all_inner_texts() == [], path
     page.goto(f"{broker.http_url}/#/access")
     expect(page.get_by_role("button", name="Users", exact=True)).to_have_count(0)
     refused = page.request.delete(f"{broker.http_url}/api/queues/%2F/watched")
     assert refused.status == 403  # asked all the same
+
+
+def test_a_management_user_sees_its_own_virtual_hosts_only(
+    broker: TestBroker,
+    http: httpx.Client,
+    log_in: Callable[[str, str], Page],
+    worker: pika.BlockingConnection,
+) -> None:
+    fill(worker, "of-others", 2)
+    http.put("/api/vhosts/tenant").raise_for_status()
+    http.put("/api/queues/tenant/of-its-own", json={"durable": True}).raise_for_status()
+    make_user(http, "tenant", "management")
+    given = {"configure": "", "write": "", "read": ".*"}
+    http.put("/api/permissions/tenant/tenant", json=given).raise_for_status()
+
+    page = log_in("tenant", "secret")
+
+    expect(rows_of(page, "Queues")).to_have_count(1)
+    expect(rows_of(page, "Queues")).to_contain_text("of-its-own")
+    assert "Connections" not in pages_of(page)
+    page.goto(f"{broker.http_url}/#/exchanges")
+    expect(rows_of(page, "Exchanges").filter(has_text="amq.topic")).to_have_count(1)
+    page.goto(f"{broker.http_url}/#/queue/%2F/of-others")
+    expect(page.get_by_role("alert").first).to_contain_text("no queue 'of-others' in vhost '/'")
+    page.goto(f"{broker.http_url}/#/overview")
+    expect(page.get_by_role("heading", name="No access")).to_be_visible()
 
 
 def test_a_policymaker_edits_policies_after_a_preview_and_its_own_queues_only(

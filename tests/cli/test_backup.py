@@ -323,3 +323,27 @@ def test_what_cannot_be_done_is_said_in_plain_words(broker: TestBroker, tmp_path
     done(holt(None, "restore", place, tmp_path / "x", "--at", "2099-01-01T00:00:00Z"))
     with TestBroker() as in_use:
         assert "does not use" in holt(in_use, "backup", place, "--data-dir", tmp_path / "x").output
+
+
+def test_a_repaired_folder_is_backed_up_and_restored_as_it_is_after_the_repair(tmp_path: Path) -> None:
+    folder, place, again = tmp_path / "data", tmp_path / "backups", tmp_path / "again"
+    with TestBroker(folder) as broker:
+        publish(broker, "q", b"first", b"a body that will be damaged", b"last")
+        push(broker, "s", "1", "2")
+    (segment,) = [path for path in folder.glob("*") if b"that will be damaged" in path.read_bytes()]
+    data = segment.read_bytes()
+    segment.write_bytes(data.replace(b"that will be damaged", b"that has been damaged"[:20]))
+    assert holt(None, "journal", "check", folder).exit_code != 0
+    done(holt(None, "journal", "repair", folder, "--yes"))
+
+    with TestBroker(folder) as broker:
+        repaired = state(broker)
+        done(holt(broker, "backup", place))
+        publish(broker, "q", b"after the backup")
+
+    done(holt(None, "restore", place, again))
+    done(holt(None, "journal", "check", again))
+    assert restored(again) == repaired
+    assert [body for _, body in repaired["q"]] == [b"first", b"last"]
+    assert [id_ for id_, _ in repaired["s"]] != []
+    done(holt(None, "journal", "scrub", again))

@@ -85,6 +85,7 @@ OTHERS = {
     *(
         "serve",
         "config",
+        "health",
         "version",
         "restore",
         "verify",

@@ -195,3 +195,24 @@ def test_a_shell_completes_verbs() -> None:
     command = [sys.executable, "-c", "from holtmq.cli import main; main(prog_name='holt')"]
     answer = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, check=True)
     assert answer.stdout == "plain,pause\n"
+
+
+def test_health_is_told_without_a_login_also_behind_a_certificate_of_another_name(tmp_path: Path) -> None:
+    certificate, key = Certificates(tmp_path).issue("server")
+    config = Config(
+        limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0),
+        http=Http(tls_cert=certificate, tls_key=key, tls_port=0),
+    )
+    with TestBroker(config=config) as broker:
+        port = broker.call(lambda node: node.http_tls_port)
+        for url in (broker.http_url, f"https://localhost:{port}", f"https://127.0.0.1:{port}"):
+            found = holt("health", "--url", url)
+            assert (found.exit_code, found.output) == (0, "healthy\n"), url
+        assert holt("health", "--ready", HOLT_HTTP_PORT=str(broker.http_port)).output == "ready\n"
+        broker.disk.fail_next_write()
+        httpx.post(f"{broker.http_url}/api/v1/push", json={"items": [{"queue": "q", "payload": 1}]})
+        failed = holt("health", "--url", broker.http_url)
+        assert failed.exit_code == 1
+        assert failed.output.startswith("unhealthy: ")
+        nothing = holt("health", "--url", f"http://127.0.0.1:{broker.amqp_port}")
+        assert nothing.exit_code == 2

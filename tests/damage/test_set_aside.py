@@ -15,6 +15,7 @@ import pika
 import pytest
 from click.testing import CliRunner, Result
 
+from holtmq.broker.work import damage_review
 from holtmq.cli.journal import journal as command
 from holtmq.config import Config, Journal, Limits
 from holtmq.journal import disk
@@ -244,7 +245,11 @@ def test_a_message_that_was_delivered_from_memory_is_no_longer_missed(node: Node
     stored = node.broker.call(lambda running: [*work_queue(running.broker, "work").store.positions()])
     position = [position for run in stored for position in run][2]
     error = RecordUnreadable("found by the scrub", position, "found by the scrub")
-    node.broker.call(lambda running: running.broker.note_rot(error))
+    node.broker.call(
+        lambda running: damage_review.note_unreadable(
+            running.broker.work_queues(), running.broker.flow.damage, error
+        )
+    )
     assert node.call("GET", "/health")["status"] == "degraded"
     assert drained(node.channel, "work") == BODIES
 

@@ -9,6 +9,7 @@ import pika
 import pytest
 from e2e_support import Consuming, depth, drain, eventually, get, get_soon, publish, pump
 from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker
 
 from holtmq.amqp.channel import Channel
 from holtmq.broker.records.checkpoint import snapshot
@@ -132,6 +133,23 @@ def test_an_unroutable_mandatory_message_returns_at_the_commit(tx: BlockingChann
 
     pump(tx, lambda: returned)
     assert returned == [b"back"]
+
+
+@pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
+def test_a_commit_that_a_full_queue_refuses_in_part_says_so(
+    tx: BlockingChannel, channel: BlockingChannel, name: str, overflow: str
+) -> None:
+    arguments = {"x-max-length": 1, "x-overflow": overflow}
+    channel.queue_declare(name, durable=True, arguments=arguments)
+    for body in (b"fits", b"does not"):
+        tx.basic_publish("", name, body)
+
+    with pytest.raises(ChannelClosedByBroker, match="partial tx completion") as closed:
+        tx.tx_commit()
+
+    assert closed.value.reply_code == 406
+    assert channel.basic_get(name, auto_ack=True)[2] == b"fits"
+    assert channel.basic_get(name) == (None, None, None)
 
 
 def test_a_queue_deleted_before_the_commit_is_no_error(

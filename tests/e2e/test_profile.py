@@ -37,6 +37,8 @@ from holtmq.amqp.methods import (
     QueueBindOk,
     QueueDeclare,
     QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
     QueuePurge,
 )
 from holtmq.config import Limits, load
@@ -273,6 +275,30 @@ def _quorum_priorities(broker: TestBroker, peer: RawPeer, as_rabbitmq: bool, nam
         is_refused(peer.open(), QueueDeclare(name, durable=True, arguments=arguments), QueueDeclareOk)
         == as_rabbitmq
     )
+
+
+@row("compatibility.ignore_quorum_exclusive_consumers")
+def _quorum_exclusive_consumers(broker: TestBroker, peer: RawPeer, as_rabbitmq: bool, name: str) -> None:
+    peer.open()
+    declare(peer, name, durable=True, queue_type="quorum")
+    peer.send(1, BasicConsume(name, "alone", exclusive=True))
+    peer.expect(BasicConsumeOk)
+    peer.send(1, BasicConsume(name, "other"))
+    if as_rabbitmq:
+        peer.expect(BasicConsumeOk)
+    else:
+        assert peer.expect(ChannelClose).reply_code == 403
+
+
+@row("compatibility.refuse_conditional_quorum_delete")
+def _conditional_quorum_delete(broker: TestBroker, peer: RawPeer, as_rabbitmq: bool, name: str) -> None:
+    peer.open()
+    declare(peer, name, durable=True, queue_type="quorum")
+    peer.send(1, QueueDelete(name, if_empty=True))
+    if as_rabbitmq:
+        assert peer.expect_close().reply_code == 540
+    else:
+        peer.expect(QueueDeleteOk)
 
 
 @row("compatibility.refuse_single_active_get")

@@ -204,3 +204,10 @@ class SimClient:
 
     def ended(self) -> None:
         """Nothing to do."""
+
+    def is_time_up(self) -> bool:
+        """Never: time is the simulation's."""
+        return False
+
+    def unstall_soon(self) -> None:
+        """Nothing to do."""

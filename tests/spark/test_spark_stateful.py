@@ -1,4 +1,4 @@
-"""Streams that remember: the processors by themselves, and the guide's examples in Spark."""
+"""Stateful streams: the processors by themselves, and the guide's examples in Spark."""
 
 import re
 import time

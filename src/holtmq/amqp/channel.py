@@ -43,7 +43,7 @@ from holtmq.amqp.methods import (
     TxSelectOk,
 )
 from holtmq.amqp.topology import Topology
-from holtmq.amqp.transaction import STEP, Settle, Transaction
+from holtmq.amqp.transaction import STEP, Committed, Settle, Transaction
 from holtmq.broker.errors import BrokerError, Conflict
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
@@ -164,12 +164,14 @@ class Channel:
         batch = confirms.end_batch()
         if not batch.journalled and not confirms.waiting:
             self.outbox.append(batch.frames(failed=False))
+            confirms.told = batch.last
             self.counts.confirmed += batch.accepted
             return
         confirms.waiting += 1
 
         def durable(failure: JournalFailed | None) -> None:
             confirms.waiting -= 1
+            confirms.told = batch.last
             if (
                 self.connection.is_running
                 and self.connection.channels.get(self.number) is self
@@ -404,7 +406,7 @@ class Channel:
             self.connection.stall()
             self.broker.long_changes.add(self._commit_in_steps(self.transaction), STEP)
         else:
-            self._committed(*self.transaction.commit())
+            self._committed(self.transaction.commit())
 
     def _commit_in_steps(self, transaction: Transaction) -> Iterator[None]:
         """The connection processes no frame until the end."""
@@ -412,20 +414,23 @@ class Channel:
         try:
             done = yield from transaction.commit_in_steps(lambda: self.closing)
             if done is not None:
-                self._committed(*done)
+                self._committed(done)
         except JournalFailed as error:
             connection.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error)))
-        except BrokerError as error:
+        except (BrokerError, ChannelFault) as error:
             which = TxCommit.class_id << 16 | TxCommit.method_id
-            connection.fail_channel(self, channel_error(error), which)
+            fault = error if isinstance(error, ChannelFault) else channel_error(error)
+            connection.fail_channel(self, fault, which)
         finally:
             connection.unstall()
 
-    def _committed(self, journalled: bool, unrouted: list[tuple[Route, bytes, bytes]]) -> None:
-        for message in unrouted:
+    def _committed(self, done: Committed) -> None:
+        for message in done.unrouted:
             self._return(*message)
         self._make_room()
-        self.connection.reply_when_durable(self, TxCommitOk(), journalled)
+        if done.is_partial:  # as in RabbitMQ: the rest is done, and the client must learn that not all is
+            raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
+        self.connection.reply_when_durable(self, TxCommitOk(), done.journalled)
 
     def _tx_rollback(self) -> None:
         if self.transaction is None:

@@ -15,11 +15,12 @@ _NACK: Final = 0x003C0078
 class Confirms:
     """Tags count from 1. A batch is what one socket read published; batches are confirmed in order."""
 
-    __slots__ = ("_channel_number", "_first", "_refused", "journalled", "last", "waiting")
+    __slots__ = ("_channel_number", "_first", "_refused", "journalled", "last", "told", "waiting")
 
     def __init__(self, channel_number: int) -> None:
         self._channel_number = channel_number
         self.last = 0
+        self.told = 0  # the last tag whose confirm was sent
         self.waiting = 0  # batches whose journal records are not durable yet
         self._first = 1  # first tag of the batch being collected
         self.journalled = False  # a message of this batch waits for the journal
@@ -31,6 +32,11 @@ class Confirms:
             self.journalled = True
         elif refused:
             self._refused.append(self.last)
+
+    @property
+    def outstanding(self) -> int:
+        """How many publishes are not confirmed yet."""
+        return self.last - self.told
 
     def end_batch(self) -> "ConfirmBatch":
         """Close the batch of this read. The caller sends its frames now or when it is durable."""
@@ -44,33 +50,33 @@ class Confirms:
 class ConfirmBatch:
     """A run of tags that are confirmed together, except those that were refused."""
 
-    __slots__ = ("_channel_number", "_first", "_last", "_refused", "journalled")
+    __slots__ = ("_channel_number", "_first", "_refused", "journalled", "last")
 
     def __init__(self, number: int, first: int, last: int, journalled: bool, refused: list[int]) -> None:
         self._channel_number = number
         self._first = first
-        self._last = last
+        self.last = last
         self._refused = refused
         self.journalled = journalled
 
     @property
     def accepted(self) -> int:
         """How many tags were not refused."""
-        return self._last + 1 - self._first - len(self._refused)
+        return self.last + 1 - self._first - len(self._refused)
 
     def frames(self, failed: bool) -> bytes:
         """Acks for the whole run, or nacks if the journal failed; ``multiple`` where possible."""
         if failed:
-            return self._run(_NACK, self._first, self._last)
+            return self._run(_NACK, self._first, self.last)
         if not self._refused:
-            return self._run(_ACK, self._first, self._last)
+            return self._run(_ACK, self._first, self.last)
         frames = []
         start = self._first
         for tag in self._refused:
             frames.append(self._run(_ACK, start, tag - 1))
             frames.append(self._run(_NACK, tag, tag))
             start = tag + 1
-        frames.append(self._run(_ACK, start, self._last))
+        frames.append(self._run(_ACK, start, self.last))
         return b"".join(frames)
 
     def _run(self, method: int, first: int, last: int) -> bytes:

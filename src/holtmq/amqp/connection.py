@@ -81,6 +81,7 @@ class Connection:
         self.max_payload = settings.frame_max - _OVERHEAD
         self.vhost: VHost
         self.user_name = ""
+        self.auth_mechanism = ""
         self.may_impersonate = False
         self.has_published = False
         self.blocked = False
@@ -353,6 +354,14 @@ class Connection:
         """Process frames again: the login was checked."""
         self._stalled -= 1
         self.resume()
+
+    def gives_way(self) -> bool:
+        """Whether the frames that are left must wait, so that other clients have their turn."""
+        if not self.hooks.is_time_up():
+            return False
+        self.stall()
+        self.hooks.unstall_soon()
+        return True
 
     def resume(self) -> None:
         """Process what arrived during a stall."""

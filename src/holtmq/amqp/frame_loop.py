@@ -149,6 +149,8 @@ class FrameLoop:
                     if elsewhere and data.startswith(elsewhere, at):
                         if found is not None and found[0].version == found[0].vhost.version:
                             at = self._content(channel, found, data, stop + 1, end)
+                            if at < end and connection.gives_way():
+                                break
                             continue
                     else:
                         after = run.take(channel, data, at, end)
@@ -156,8 +158,12 @@ class FrameLoop:
                         if after != at:
                             at = after
                             self._found = None  # an earlier publish's, not that of the one that ended the run
+                            if at < end and connection.gives_way():
+                                break
                             continue
                     at = self._publish(channel, data, payload_at, stop, end)
+                    if at < end and connection.gives_way():
+                        break
                     continue
             at = stop + 1
             if pending:
@@ -166,7 +172,7 @@ class FrameLoop:
                 connection.run_method(channel, number, data[payload_at:stop])
             else:
                 connection.other_frame(kind, number, channel, data[payload_at:stop])
-            if connection.has_stopped:
+            if connection.has_stopped or (at < end and connection.gives_way()):
                 break
             max_payload = connection.max_payload
             run, elsewhere = self._run, b""

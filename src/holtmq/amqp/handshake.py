@@ -103,6 +103,14 @@ class Hooks(Protocol):
         """Flush and close the socket."""
         ...
 
+    def is_time_up(self) -> bool:
+        """Whether what is being processed has held the event loop for long enough."""
+        ...
+
+    def unstall_soon(self) -> None:
+        """Call ``Connection.unstall`` after other clients had their turn."""
+        ...
+
 
 class _Step(Enum):
     START = auto()
@@ -169,7 +177,7 @@ class Handshake:
         self._closes_politely = wanted.get("authentication_failure_close") is True
         name = method.client_properties.get("connection_name")
         connection.name = name if isinstance(name, str) else ""
-        self._mechanism = method.mechanism
+        self._mechanism = connection.auth_mechanism = method.mechanism
         self._step = _Step.LOGIN
         match method.mechanism:
             case "PLAIN":

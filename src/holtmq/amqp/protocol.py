@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
 from holtmq.amqp.codes import ReplyCode
@@ -25,6 +26,7 @@ _WRITE_HIGH: Final = 1_048_576
 _STALLED_MAX: Final = 1_048_576
 _BACKLOG_HIGH: Final = 32 * 1_048_576  # bytes the journal may lag before publishers are paused
 _CLOSE_TIMEOUT: Final = 5.0
+_TIME_SLICE: Final = 0.010  # seconds for frames of one client that were read together
 
 
 class AmqpProtocol(asyncio.Protocol):
@@ -40,6 +42,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._ended = False
         self._parting = False  # all output is sent; the client closes the socket
         self._closed_to_input = False
+        self._began = 0.0  # when the processing of what was read began
         self._received_at = self._sent_at = asyncio.get_running_loop().time()
         self._deadline = self._received_at + server.limits.handshake_timeout
         self.peer = ""
@@ -79,17 +82,45 @@ class AmqpProtocol(asyncio.Protocol):
         server.refresh_clock()
         self.received_bytes += len(data)
         self._received_at = asyncio.get_running_loop().time()
-        connection = self.connection
+        self._began = monotonic()
         try:
-            connection.receive(data)
+            self.connection.receive(data)
         except Exception:
-            # A bug of ours: close this connection, keep the broker running.
-            log.exception("internal error", extra={"peer": self.peer})
-            connection.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, "internal error; see the broker's log"))
+            self._break_down()
+        self._after_reading()
+
+    def _after_reading(self) -> None:
+        connection = self.connection
         if connection.has_published:
             self.consider_pausing()
-        elif connection.is_stalled and connection.waiting_bytes > _STALLED_MAX:
+        if connection.is_stalled and connection.waiting_bytes > _STALLED_MAX:
             self._pause_reading()
+
+    def _break_down(self) -> None:
+        """Handle a bug of ours: close this connection, keep the broker running."""
+        log.exception("internal error", extra={"peer": self.peer})
+        self.connection.fail(
+            ConnectionFault(ReplyCode.INTERNAL_ERROR, "internal error; see the broker's log")
+        )
+
+    def is_time_up(self) -> bool:
+        """Whether what was read last has held the event loop for long enough."""
+        return monotonic() - self._began > _TIME_SLICE
+
+    def unstall_soon(self) -> None:
+        """Go on with what was read, after the other sockets."""
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._server.refresh_clock()
+        self._began = monotonic()
+        try:
+            self.connection.unstall()
+        except Exception:
+            self._break_down()
+        self._after_reading()
+        if not self._reading and not self.connection.is_stalled:
+            self.resume_reading_if_unstalled()
 
     def eof_received(self) -> bool:
         """The client has closed its side."""

@@ -35,6 +35,7 @@ _HEADER_MIN: Final = 22
 _PROPERTIES_AT: Final = 21
 _MESSAGE: Final = int(Kind.MESSAGE)
 _PRIORITY: Final = PERSISTENT - 1
+_COPIES_MAX: Final = 20_000  # in queues of a fanout; then the frame loop may give way: about 5 ms
 _SAMPLE: Final = 127  # one in 127 messages is offered to the cache; prime, so cycling keys are all sampled
 
 
@@ -217,6 +218,9 @@ class PublishRun:
                     more_copies += len(found.queues) - 1
                     if not found.queues:
                         dropped += 1
+                    if more_copies > _COPIES_MAX:
+                        at = stop + 1
+                        break
                 at = stop + 1
         except JournalFailed:
             seq -= 1  # the general path takes this message and reports the failure

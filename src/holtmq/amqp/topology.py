@@ -196,6 +196,11 @@ class Topology:
     def _queue_delete(self, name: str, if_unused: bool, if_empty: bool, no_wait: bool) -> None:
         """Send delete-ok before the cancel notices, as RabbitMQ does: waiting clients expect it first."""
         channel = self._channel
+        if if_unused or if_empty:
+            found = self._connection.vhost.queues.get(name)
+            if found is not None:
+                flag = "if-unused" if if_unused else "if-empty"
+                refuse_conditional_delete(found, flag, self._broker.dialect)
         notices = channel.consuming.notices = []
         try:
             count, lasting = self._broker.delete_queue(
@@ -238,6 +243,16 @@ def refuse_on_stream(what: str, queue: Queue, dialect: Dialect) -> None:
     if queue.is_stream and dialect.stream_misuse_closes_connection:
         thing = queue_text(queue.name, queue.vhost)
         raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, f"{what} not supported by stream queues {thing}")
+
+
+def refuse_conditional_delete(queue: Queue, flag: str, dialect: Dialect) -> None:
+    """Close the connection for a conditional delete of a quorum queue, if RabbitMQ's way is selected."""
+    if dialect.refuse_conditional_quorum_delete and queue.options.queue_type is QueueType.QUORUM:
+        raise ConnectionFault(
+            ReplyCode.NOT_IMPLEMENTED,
+            f"cannot delete {queue_text(queue.name, queue.vhost)}. queue.delete operations with {flag} flag "
+            "set are not supported by quorum queues",
+        )
 
 
 def refuse_single_active_get(queue: Queue, dialect: Dialect) -> None:

@@ -5,7 +5,7 @@ commit applies them. Must not touch: frames; the channel sends replies and retur
 """
 
 from collections.abc import Callable, Generator
-from typing import Final
+from typing import Final, NamedTuple
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.client_counts import ClientCounts
@@ -23,6 +23,14 @@ Settle = Callable[[list[Lease]], None]
 _BYTES_MAX: Final = 512 << 20
 STEP: Final = 3_000  # messages of a transaction that are routed and encoded at once: about 10 ms
 _TRIES: Final = 3  # with a topology that changes meanwhile; then in one go
+
+
+class Committed(NamedTuple):
+    """What a commit did."""
+
+    journalled: bool  # in a record that may not be durable yet
+    unrouted: list[tuple[Route, bytes, bytes]]  # mandatory messages
+    is_partial: bool = False  # a full queue has refused a message
 
 
 class Transaction:
@@ -69,13 +77,13 @@ class Transaction:
             self._rewritten += sum([len(lease.message.header) + len(lease.message.body) for lease in leases])
             self._check(self._bytes)
 
-    def commit(self) -> tuple[bool, list[tuple[Route, bytes, bytes]]]:
-        """Apply everything in one record; return whether there is one, and unrouted mandatory messages."""
+    def commit(self) -> Committed:
+        """Apply everything in one record, except messages that a full queue refuses."""
         flow = self._flow
-        flow.turn()  # earlier changes are not part of this record
+        flow.complete()  # earlier changes are not part of this record
         flow.begin()
         unrouted: list[tuple[Route, bytes, bytes]] = []
-        dropped = 0
+        dropped, is_partial = 0, False
         try:
             for route, properties, header, body, mandatory in self._publishes:
                 outcome = flow.publishing.publish(route, properties, header, body)
@@ -84,22 +92,32 @@ class Transaction:
                         unrouted.append((route, header, body))
                     else:
                         dropped += 1
+                elif outcome is PublishOutcome.REFUSED:
+                    is_partial = True
             # The size including all target queues, known only now; the last point to refuse.
             self._check(flow.batch_bytes)
         except BaseException:
             flow.abort()
             raise
         self._counts.dropped += dropped
-        return self._settle_and_write(), unrouted
+        return Committed(self._settle_and_write(), unrouted, is_partial)
+
+    @property
+    def publish_count(self) -> int:
+        """Messages that wait for the commit."""
+        return len(self._publishes)
+
+    @property
+    def settlement_count(self) -> int:
+        """Deliveries whose settlement waits for the commit."""
+        return sum(len(leases) for _, leases in self._settlements)
 
     @property
     def is_long(self) -> bool:
         """Whether to commit in steps."""
         return self._is_plain and len(self._publishes) > STEP
 
-    def commit_in_steps(
-        self, is_over: Callable[[], bool]
-    ) -> Generator[None, None, tuple[bool, list[tuple[Route, bytes, bytes]]] | None]:
+    def commit_in_steps(self, is_over: Callable[[], bool]) -> Generator[None, None, Committed | None]:
         """``commit`` with other work between its steps; one message is one item.
 
         Messages are encoded in steps. Then everything is written and applied at one moment. None: the channel
@@ -125,13 +143,13 @@ class Transaction:
                         if is_over():
                             return None
                     self._check(prepared.size)
-                    flow.turn()  # earlier changes are not part of this record
+                    flow.complete()  # earlier changes are not part of this record
                     prepared.check()
                 except Outdated:
                     continue
                 self._counts.dropped += dropped
                 flow.begin(prepared)
-                return self._settle_and_write(), unrouted
+                return Committed(self._settle_and_write(), unrouted)
             return self.commit()
         finally:
             flow.prepares = False

@@ -19,16 +19,15 @@ from holtmq.broker.flow import EXPIRE_AT_ONCE, Flow
 from holtmq.broker.jobs.board import JobBoard
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.pausing import Pause
+from holtmq.broker.pause_changes import PauseChanges
 from holtmq.broker.policy_changes import PolicyChanges
 from holtmq.broker.publish.routes import Route
+from holtmq.broker.queue_expiry import QueueExpiry
 from holtmq.broker.records.change_log import ChangeLog
 from holtmq.broker.records.changes import (
     Kind,
     QueueDeleted,
-    QueuePaused,
     QueuePut,
-    QueueResumed,
     VhostDeleted,
     VhostPut,
     pack_table,
@@ -51,7 +50,7 @@ from holtmq.broker.work.leases import Ledger
 from holtmq.broker.work.other_holders import OtherHolders
 from holtmq.broker.work.paging import Spill
 from holtmq.broker.work.work_queue import WorkQueue, require_work_queue
-from holtmq.journal.interface import Journal, RecordUnreadable
+from holtmq.journal.interface import Journal
 from holtmq.wire.tables import FieldTable
 
 
@@ -79,8 +78,9 @@ class Broker:
         self.limits = self.access.limits
         self.parameters = self.parameter_changes.store
         self.flow = Flow(journal, self.vhosts, spill)
+        self._expiry = QueueExpiry(self.flow, self.remove_queue)
         self.policy_changes = PolicyChanges(
-            self.change_log, self.vhosts, self.long_changes, self.flow, self._schedule_expiry
+            self.change_log, self.vhosts, self.long_changes, self.flow, self._expiry.schedule
         )
         self.policies = self.policy_changes.policies
         self.operator_policies = self.policy_changes.operator_policies
@@ -97,6 +97,7 @@ class Broker:
         self.last_queue_id = 0
         self._owned: dict[object, set[Queue]] = {}  # exclusive queues by owning connection
         self.streams: Streams | None = None
+        self.pauses = PauseChanges(self.change_log, self.flow, self._streams)
 
     def put_vhost(self, name: str, description: str = "", tags: Iterable[str] = ()) -> None:
         """Create a vhost with its predeclared exchanges, or change its description and tags."""
@@ -127,7 +128,7 @@ class Broker:
 
     def delete_vhost(self, name: str) -> None:
         """Delete a vhost and everything in it at once; ``removals`` does it in steps."""
-        self._refuse_if_failed()
+        self.change_log.refuse_if_failed()
         self.removals.delete_vhost(name)
         self.removals.complete(name)
 
@@ -222,7 +223,7 @@ class Broker:
                 refuse_reserved("queue", name)
         self.limits.check_queue(vhost.name, name, len(vhost.queues))
         if durable:
-            self._refuse_if_failed()
+            self.change_log.refuse_if_failed()
         options = parse_queue_arguments(
             name,
             vhost.name,
@@ -265,7 +266,7 @@ class Broker:
         if queue.owner is not None:
             self._owned.setdefault(queue.owner, set()).add(queue)
         self.policy_changes.apply(queue)
-        self._schedule_expiry(queue)
+        self._expiry.schedule(queue)
 
     def delete_queue(
         self,
@@ -286,7 +287,7 @@ class Broker:
         if if_empty and len(queue):
             raise Conflict(f"queue '{name}' in vhost '{vhost.name}' not empty")
         if queue.persisted:
-            self._refuse_if_failed()
+            self.change_log.refuse_if_failed()
         count = len(queue)
         self._remove_queue(vhost, queue)
         return count, queue.persisted
@@ -344,7 +345,7 @@ class Broker:
         """Delete the ready messages of a queue; return how many and whether something was journalled."""
         queue = require_work_queue(vhost.queue(name, owner), "it cannot be purged")
         if queue.persisted:
-            self._refuse_if_failed()
+            self.change_log.refuse_if_failed()
         self.flow.turn()
         outstanding = self.outstanding(queue)
         self.flow.damage.forget("queue", queue.vhost, queue.name)
@@ -358,52 +359,20 @@ class Broker:
         self.journal.append(Kind.PURGED, encode_settled(queue.id, size, positions))
         return count, True
 
-    def pause_queue(self, queue: Queue, by: str, reason: str = "") -> Pause:
-        """Hand out nothing of this queue until ``resume_queue``; a queue that is paused stays as it is."""
-        known = queue.paused
-        if known is not None:
-            return known
-        if queue.persisted:
-            self._refuse_if_failed()
-        self.flow.turn()  # what was ready before the pause goes to consumers that have room
-        pause = Pause(self.flow.now_ms, by, reason)
-        if isinstance(queue, StreamQueue):
-            self._streams().pause(queue, pause)
-        elif isinstance(queue, WorkQueue):
-            queue.pause(pause)
-            if queue.persisted:
-                self.change_log.record(QueuePaused(queue.id, pause.since_ms, by, reason))
-        return pause
-
-    def resume_queue(self, queue: Queue) -> bool:
-        """Hand out messages again; False when the queue was not paused."""
-        if queue.paused is None:
-            return False
-        if queue.persisted:
-            self._refuse_if_failed()
-        queue.used_ms = self.flow.now_ms
-        if isinstance(queue, StreamQueue):
-            self._streams().resume(queue)
-        elif isinstance(queue, WorkQueue):
-            queue.pause(None)
-            if queue.persisted:
-                self.change_log.record(QueueResumed(queue.id))
-        self.flow.touch(queue)
-        return True
-
     def work_queues(self) -> Iterator[WorkQueue]:
         """The work queues of all vhosts."""
         return (queue for queue in self.queues_by_id.values() if isinstance(queue, WorkQueue))
 
     def outstanding(self, queue: WorkQueue) -> list[Message]:
-        """Messages of a queue that are not in its store: leased, or held back for a retry."""
+        """Messages of a queue that are not in its store: leased, held back, or not cast out yet."""
         leased = [
             lease.message
             for session in self.sessions
             for lease in session.outstanding()
             if lease.queue is queue
         ]
-        return leased + [message for batch in queue.held_back.values() for message in batch]
+        held_back = [message for batch in queue.held_back.values() for message in batch]
+        return leased + held_back + [message for _, message in queue.outcasts if message.position]
 
     def drop_exclusive_queues(self, owner: object) -> None:
         """Delete the exclusive queues of a closed connection."""
@@ -414,31 +383,10 @@ class Broker:
         """One of the queues that are exclusive to a connection; None when there is none."""
         return next(iter(self._owned.get(owner, ())), None)
 
-    def _schedule_expiry(self, queue: Queue) -> None:
-        if queue.options.expires_ms is None:
-            return
-        due_ms = queue.used_ms + queue.options.expires_ms
-        # One timer at a time: an earlier timer schedules the next when it fires.
-        if not queue.expiry_scheduled_ms or due_ms < queue.expiry_scheduled_ms:
-            queue.expiry_scheduled_ms = due_ms
-            self.flow.at(due_ms, lambda: self._expire_queue(queue, due_ms))
-
-    def _expire_queue(self, queue: Queue, due_ms: int) -> None:
-        if queue.expiry_scheduled_ms != due_ms:
-            return
-        queue.expiry_scheduled_ms = 0
-        expires_ms = queue.options.expires_ms
-        if queue.deleted or expires_ms is None:
-            return
-        if queue.consumers or queue.paused:
-            queue.used_ms = self.flow.now_ms
-        if queue.used_ms + expires_ms <= self.flow.now_ms:
-            self._remove_queue(self.vhosts[queue.vhost], queue)
-        else:
-            self._schedule_expiry(queue)
-
     def consume(self, queue: Queue, consumer: Consumer, exclusive: bool = False) -> None:
         """Add a consumer to a queue."""
+        if exclusive and self.dialect.ignore_quorum_exclusive_consumers:
+            exclusive = queue.options.queue_type is not QueueType.QUORUM
         alone = exclusive and (queue.consumers or queue.options.single_active_consumer)
         if queue.exclusive_consumer or alone:
             raise AccessRefused(f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")
@@ -460,7 +408,7 @@ class Broker:
             return
         queue.used_ms = self.flow.now_ms
         if queue.auto_delete and not queue.consumers:
-            self._remove_queue(self.vhosts[queue.vhost], queue)
+            self.remove_queue(queue)
         else:
             self.flow.touch(queue)
 
@@ -476,7 +424,7 @@ class Broker:
     def get(self, queue: WorkQueue) -> Message | None:
         """Take one message; it counts as unacked until its lease ends."""
         if queue.persisted:  # after a journal failure its ack could not be made durable
-            self._refuse_if_failed()
+            self.change_log.refuse_if_failed()
         self.flow.turn()
         queue.used_ms = self.flow.now_ms
         while len(queue) and not queue.paused:
@@ -486,39 +434,12 @@ class Broker:
                 queue.unacked += 1
                 if queue.persisted:
                     queue.delivered_upto = max(queue.delivered_upto, taken[0].seq)
-                if queue.expiring:
+                if queue.expiring and queue.options.queue_type is QueueType.CLASSIC:
                     # The answer says how many messages are left: those that expired behind it do not count.
+                    # RabbitMQ's quorum queues count them until the next event.
                     queue.expire(self.flow.now_ms, self.flow.pager, EXPIRE_AT_ONCE)
                 return taken[0]
         return None
-
-    def note_rot(self, error: RecordUnreadable) -> None:
-        """Part of the log cannot be read: list the work-queue messages stored there as damaged."""
-        stretch = range(error.position, error.position + max(error.size, 1))
-        for queue in self.work_queues():
-            for run in queue.store.positions():
-                if not run or max(run) < stretch.start or min(run) >= stretch.stop:
-                    continue
-                for position in run:
-                    if position in stretch:
-                        found = RecordUnreadable(str(error), position, error.reason)
-                        self.flow.damage.note("queue", queue.vhost, queue.name, found)
-
-    def review_damage(self) -> None:
-        """After a start: remove entries of the damage list that no longer matter."""
-        damage = self.flow.damage
-        held: dict[tuple[str, str], set[int]] = {}
-        for row in damage.rows:
-            if row.where == "queue":
-                held.setdefault((row.vhost, row.name), set()).add(row.position)
-        for (vhost_name, name), positions in held.items():
-            vhost = self.vhosts.get(vhost_name)
-            queue = None if vhost is None else vhost.queues.get(name)
-            runs = queue.store.positions() if isinstance(queue, WorkQueue) else ()
-            here = {position for run in runs for position in positions.intersection(run)}
-            # Settled since: a consumer got it from memory, where it was whole.
-            damage.forget_some("queue", vhost_name, name, positions - here)
-        damage.look_again()
 
     def resolve(self, vhost: VHost, exchange: str, routing_key: str, address: bytes) -> Route:
         """Return where a publish goes. The result may be cached until the vhost's version changes."""
@@ -526,8 +447,3 @@ class Broker:
         if found.internal:
             raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'")
         return Route(vhost, found, routing_key, address)
-
-    def _refuse_if_failed(self) -> None:
-        """Raise if the journal has failed. Call before a change, which could not be journalled."""
-        if self.journal.failed is not None:
-            raise self.journal.failed

@@ -18,6 +18,8 @@ class Dialect:
     refuse_quorum_priorities: bool = False
     refuse_global_prefetch: bool = False
     refuse_queue_mode: bool = False
+    ignore_quorum_exclusive_consumers: bool = False
+    refuse_conditional_quorum_delete: bool = False
     refuse_single_active_get: bool = False
     refuse_server_names: bool = False
     stream_misuse_closes_connection: bool = False

@@ -60,6 +60,7 @@ class Flow:
         "seq",
         "stream_publishes",
         "timers",
+        "unfinished",
         "used",
         "used_exchanges",
         "vhosts",
@@ -86,6 +87,7 @@ class Flow:
         self.used: set[Queue] = set()  # queues used since the last sample of the figures
         self.used_exchanges: set[QueueExchange] = set()  # likewise
         self.dirty: list[Queue] = []  # queues with work in this turn
+        self.unfinished: dict[WorkQueue, None] = {}  # with more work than one turn does
         self.on_dirty: Callable[[], None] = _nothing  # called when the first queue becomes dirty
         self.delays = Delays(self)
         self.batch: Batch | None = None  # open between ``begin`` and ``commit``
@@ -133,7 +135,8 @@ class Flow:
             options.max_length_bytes is not None and queue.bytes > options.max_length_bytes
         ):
             queue.dispatch(self.now_ms, self.pager)
-            queue.shed_excess(self.pager)
+            if queue.shed_excess(self.pager):
+                self.unfinished[queue] = None
 
     def ack(self, leases: Iterable[Lease]) -> None:
         """Acknowledge messages. An ack of a revoked lease counts if no other consumer took the message."""
@@ -216,8 +219,12 @@ class Flow:
             self.touch(queue)
 
     def turn(self) -> None:
-        """Complete this turn: deliver, expire, dead-letter, journal, page out."""
+        """Complete this turn: deliver, expire, dead-letter, journal, page out.
+
+        Of very many messages that leave their queues only some are handled; the next turn goes on with them.
+        """
         self.write_pending_publishes()
+        self.dead_lettering.begin_turn()
         while self.dirty:
             dirty, self.dirty = self.dirty, []
             self.used.update(dirty)
@@ -232,6 +239,16 @@ class Flow:
                 if done < len(dirty):  # an error in one queue must not stall the others
                     self.dirty += dirty[done:]
                     self.on_dirty()
+        if self.unfinished:
+            again, self.unfinished = self.unfinished, {}
+            for unfinished in again:
+                self.touch(unfinished)
+
+    def complete(self) -> None:
+        """Run turns until nothing is left to do: the node stops, or a transaction must come after it."""
+        self.turn()
+        while self.dirty and self.journal.failed is None:
+            self.turn()
 
     def _turn_queue(self, queue: Queue) -> None:
         takes_acks = not queue.persisted or not (self.journal.failed or self.journal.stalled)
@@ -242,8 +259,10 @@ class Flow:
         store = queue.store
         if queue.expiring and len(store):
             self._expire(queue)
-        if queue.outcasts:
-            self.dead_lettering.cast_out(queue)
+        if queue.limited and takes_acks:
+            self.enforce_limits(queue)  # a policy may have lowered them
+        if queue.outcasts and not self.dead_lettering.cast_out_some(queue):
+            self.unfinished[queue] = None
         if store.unreadable:
             self._pass_over(queue)
         journal = self.journal
@@ -289,7 +308,7 @@ class Flow:
         if not deadline:
             queue.expiring = queue.options.message_ttl_ms is not None or len(queue.store) > 0
         elif deadline <= self.now_ms:
-            self.touch(queue)  # more expired messages than one turn handles
+            self.unfinished[queue] = None
         elif not queue.deadline_scheduled_ms or deadline < queue.deadline_scheduled_ms:
             queue.deadline_scheduled_ms = deadline
             self.at(deadline, lambda: self._deadline_reached(queue))

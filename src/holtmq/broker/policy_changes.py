@@ -6,6 +6,7 @@ Owns: the policies of users and operators, and applying them. Must not touch: ho
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import repeat
 from typing import Final
 
 from holtmq.broker.flow import Flow
@@ -19,6 +20,7 @@ from holtmq.broker.topology.vhosts import VHosts
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.wire.tables import FieldTable
 
+_POLICIES_PER_ITEM: Final = 15
 _POLICY_STEP: Final = 200  # queues per step when a policy is applied: about 5 ms
 
 
@@ -72,15 +74,18 @@ class PolicyChanges:
         self._long_changes.add(self.apply_all(self._vhosts.find(vhost)), _POLICY_STEP)
 
     def apply_all(self, vhost: VHost) -> Iterator[Queue]:
-        """Apply the current policies to every queue of a vhost, one queue per step."""
+        """Apply the current policies to every queue of a vhost, one queue per item, or for several items if
+        its name is compared with many policies."""
         vhost.rules_changed()  # an exchange may have a different alternate exchange now
+        policies = len(self.policies.in_vhost(vhost.name)) + len(self.operator_policies.in_vhost(vhost.name))
+        items = 1 + policies // _POLICIES_PER_ITEM
         for queue in list(vhost.queues.values()):
             if not queue.deleted and self.apply(queue):
                 self._flow.touch(queue)
                 if isinstance(queue, WorkQueue) and queue.limited:
-                    queue.shed_excess(self._flow.pager)
+                    self._flow.enforce_limits(queue)
                 vhost.rules_changed()  # cached routes depend on which queues have limits
-            yield queue
+            yield from repeat(queue, items)
 
     def apply(self, queue: Queue) -> bool:
         """Apply the current policies to one queue; return whether its options changed."""

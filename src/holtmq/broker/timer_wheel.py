@@ -31,10 +31,6 @@ class Timer(Generic[T]):
         self.cancelled = False
         self._bucket: _Bucket[T] | None = bucket
 
-    @property
-    def is_waiting(self) -> bool:
-        return self._bucket is not None
-
     def cancel(self) -> bool:
         """Cancel in constant time (amortised); False when it was already due or cancelled.
 

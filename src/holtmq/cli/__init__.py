@@ -13,6 +13,7 @@ from holtmq.cli.endings import PlainEndings
 
 _VERBS = {
     "serve": "holtmq.cli.serve:serve",
+    "health": "holtmq.cli.health:health",
     "stuck": "holtmq.cli.attention:stuck",
     "top": "holtmq.cli.attention:top",
     "config": "holtmq.cli.show_config:config",

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holtmq.cli.endings import FAILED
-from holtmq.cli.target import Target, as_json, printable, with_broker
+from holtmq.cli.target import Target, as_json, moment, printable, with_broker
 
 _ROWS: Final = 30
 _WIDE: Final = 200  # columns of the table when the output is not a terminal
@@ -184,4 +184,4 @@ def _known(value: float | None) -> str:
 
 
 def _moment(at_ms: int | None) -> str:
-    return "unknown" if at_ms is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000))
+    return "unknown" if at_ms is None else moment(at_ms)

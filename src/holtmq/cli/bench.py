@@ -7,19 +7,40 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import click
 
-from holtmq.load.http_workloads import HTTP_WORKLOADS
-from holtmq.load.workloads import WORKLOADS
+from holtmq.load.http_workloads import HTTP_WORKLOADS, HttpWorkload
+from holtmq.load.workloads import WORKLOADS, Workload
 
 if TYPE_CHECKING:
-    from holtmq.load.comparison import ComparedRun
+    from holtmq.load.comparison import ComparedRun, Target
+    from holtmq.load.http_stage import HttpTarget
 
 F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T", "Target", "HttpTarget")
+W = TypeVar("W", Workload, HttpWorkload)
+
+
+class Options(TypedDict):
+    """The options that both kinds of load share; ``_measuring`` declares them."""
+
+    url: str
+    against: str | None
+    names: tuple[str, ...]
+    seconds: float
+    warm_up: float
+    rounds: int
+    messages: int | None
+    pid: int | None
+    against_pid: int | None
+    json_file: Path | None
+    html_file: Path | None
 
 
 @click.group()
@@ -46,7 +67,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
 
 
 def _measuring(url: str, workloads: Iterable[str], backlog: str) -> Callable[[F], F]:
-    """The options that both kinds of load share."""
+    """Declare the options that both kinds of load share."""
     options = (
         click.option("--url", default=url, show_default=True, help="The broker to measure."),
         click.option(
@@ -94,127 +115,75 @@ def _measuring(url: str, workloads: Iterable[str], backlog: str) -> Callable[[F]
 @_measuring(
     "amqp://guest:guest@127.0.0.1:5672/", WORKLOADS, "Backlog of the workload deep.  [default: 1000000]"
 )
-def amqp(
-    url: str,
-    against: str | None,
-    names: tuple[str, ...],
-    seconds: float,
-    warm_up: float,
-    rounds: int,
-    messages: int | None,
-    pid: int | None,
-    against_pid: int | None,
-    json_file: Path | None,
-    html_file: Path | None,
-) -> None:
+def amqp(**options: Unpack[Options]) -> None:
     """Put load on an AMQP 0-9-1 broker and print the results.
 
     The tool declares queues named holt-load-… and deletes them again. Messages without confirms are
     published as fast as they are consumed. CPU time and memory are those of the broker's process and its
     children, if it runs on this machine.
     """
-    from dataclasses import replace
+    from holtmq.load.comparison import Target, compare
 
-    from rich.console import Console
-
-    from holtmq.load.comparison import Target, compare, distinct
-    from holtmq.load.link import LoadError
-
-    try:
-        targets = [Target.at(url, pid)]
-        if against is not None:
-            targets = distinct([*targets, Target.at(against, against_pid)])
-    except LoadError as error:
-        raise click.ClickException(str(error)) from None
-    chosen = [WORKLOADS[name] for name in names or WORKLOADS]
-    if messages is not None:
-        chosen = [replace(one, messages=messages) if one.messages else one for one in chosen]
-    outcomes = []
-    with Console(stderr=True).status("") as status:
-        for workload in chosen:
-            outcomes.append(
-                compare(
-                    targets,
-                    workload,
-                    rounds=rounds,
-                    seconds=seconds,
-                    warm_up=warm_up,
-                    on_round=lambda target, workload: status.update(f"{workload.name} on {target.label}"),
-                )
-            )
-    labels = [target.label for target in targets]
-    command = "holt bench amqp " + " ".join(f"--workload {name}" for name in names)
-    _show(labels, outcomes, rounds, seconds, warm_up, command, json_file, html_file)
+    _measure("amqp", options, WORKLOADS, Target.at, compare)
 
 
 @bench.command()
 @_measuring("http://127.0.0.1:6632", HTTP_WORKLOADS, "Backlog of the workloads that start with one.")
 @click.option("--token", default="", help="A token with the right to read and write, for both.")
-def http(
-    url: str,
-    against: str | None,
-    token: str,
-    names: tuple[str, ...],
-    seconds: float,
-    warm_up: float,
-    rounds: int,
-    messages: int | None,
-    pid: int | None,
-    against_pid: int | None,
-    json_file: Path | None,
-    html_file: Path | None,
-) -> None:
+def http(token: str, **options: Unpack[Options]) -> None:
     """Put load on a broker's partitioned queues over HTTP and print the results.
 
     The tool works on a queue named holt-load and deletes it again. Rates count messages: messages stored if
     the workload only pushes, else messages popped and acked. Times are those of a push if the workload only
     pushes, of waking a pop in `wake`, else of an ack.
     """
-    from dataclasses import replace
+    from holtmq.load.http_comparison import compare_http
+    from holtmq.load.http_stage import HttpTarget
 
+    _measure("http", options, HTTP_WORKLOADS, partial(HttpTarget.at, token=token), compare_http)
+
+
+def _measure(
+    kind: str,
+    options: Options,
+    workloads: Mapping[str, W],
+    target_at: Callable[[str, int | None], T],
+    compare: Callable[..., ComparedRun],
+) -> None:
+    """Run the chosen workloads on one target or two, and print the comparison."""
     from rich.console import Console
 
     from holtmq.load.comparison import distinct
-    from holtmq.load.http_comparison import compare_http
-    from holtmq.load.http_stage import HttpTarget
     from holtmq.load.link import LoadError
 
+    names = options["names"]
+    brokers = [(options["url"], options["pid"])]
+    if options["against"] is not None:
+        brokers.append((options["against"], options["against_pid"]))
     try:
-        targets = [HttpTarget.at(url, pid, token)]
-        if against is not None:
-            targets = distinct([*targets, HttpTarget.at(against, against_pid, token)])
+        targets = distinct([target_at(url, pid) for url, pid in brokers])
     except LoadError as error:
         raise click.ClickException(str(error)) from None
-    chosen = [HTTP_WORKLOADS[name] for name in names or HTTP_WORKLOADS]
-    if messages is not None:
-        chosen = [replace(one, messages=messages) if one.messages else one for one in chosen]
+    chosen = [workloads[name] for name in names or workloads]
+    if options["messages"] is not None:
+        chosen = [replace(one, messages=options["messages"]) if one.messages else one for one in chosen]
     with Console(stderr=True).status("") as status:
         outcomes = [
-            compare_http(
+            compare(
                 targets,
                 workload,
-                rounds=rounds,
-                seconds=seconds,
-                warm_up=warm_up,
+                rounds=options["rounds"],
+                seconds=options["seconds"],
+                warm_up=options["warm_up"],
                 on_round=lambda target, workload: status.update(f"{workload.name} on {target.label}"),
             )
             for workload in chosen
         ]
-    labels = [target.label for target in targets]
-    command = "holt bench http " + " ".join(f"--workload {name}" for name in names)
-    _show(labels, outcomes, rounds, seconds, warm_up, command, json_file, html_file)
+    command = f"holt bench {kind} " + " ".join(f"--workload {name}" for name in names)
+    _show([target.label for target in targets], outcomes, options, command)
 
 
-def _show(
-    labels: list[str],
-    outcomes: list[ComparedRun],
-    rounds: int,
-    seconds: float,
-    warm_up: float,
-    command: str,
-    json_file: Path | None,
-    html_file: Path | None,
-) -> None:
+def _show(labels: list[str], outcomes: list[ComparedRun], options: Options, command: str) -> None:
     """Print the table, write the requested files, and exit with status 1 if a round failed."""
     from rich.console import Console
 
@@ -222,10 +191,17 @@ def _show(
 
     # Rich assumes 80 columns for a pipe, which would cut off the ratios.
     Console(width=None if sys.stdout.isatty() else 170).print(as_table(outcomes))
-    report = new_report(labels, outcomes, rounds=rounds, seconds=seconds, warm_up=warm_up, command=command)
-    if json_file is not None:
-        json_file.write_bytes(as_json(report))
-    if html_file is not None:
-        html_file.write_text(as_html(report), encoding="utf-8")
+    report = new_report(
+        labels,
+        outcomes,
+        rounds=options["rounds"],
+        seconds=options["seconds"],
+        warm_up=options["warm_up"],
+        command=command,
+    )
+    if options["json_file"] is not None:
+        options["json_file"].write_bytes(as_json(report))
+    if options["html_file"] is not None:
+        options["html_file"].write_text(as_html(report), encoding="utf-8")
     if any(outcome.failures for outcome in outcomes):
         raise SystemExit(1)

@@ -16,6 +16,7 @@ import msgspec
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.rehearsal import live_positions, rehearse
+from holtmq.broker.work import damage_review
 from holtmq.journal import JournalError, JournalLocked
 from holtmq.journal.checkpoint import position_of
 from holtmq.journal.disk import OsDisk
@@ -86,7 +87,7 @@ def damaged_command(folder: Path, as_json: bool) -> None:
     lost += [RecordUnreadable(absent, at, absent) for segment in report.segments for at in segment.absent]
     for error in lost:
         service.store.note_rot(error)
-        broker.note_rot(error)
+        damage_review.note_unreadable(broker.work_queues(), broker.flow.damage, error)
     rows = broker.flow.damage.rows
     for row in rows:
         if as_json:

@@ -6,10 +6,12 @@ folder. Must not touch: what verbs do.
 
 import functools
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
@@ -19,6 +21,8 @@ from holtmq.cli.finding import local_url
 from holtmq.cli.registry import Registry
 
 Verb = Callable[..., None]
+
+_TIMES: Final = frozenset(("created", "held_since"))  # columns of milliseconds
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 in_vhost = click.option("-p", "--vhost", default="/", show_default=True, help="The vhost.")
@@ -176,14 +180,21 @@ def show(rows: Sequence[msgspec.Struct], columns: Sequence[str], as_json: bool) 
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(table)).decode())
         return
-    lines = [list(columns), *([_cell(row[column]) for column in columns] for row in table)]
+    lines = [list(columns), *([_cell(column, row[column]) for column in columns] for row in table)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
     for line in lines:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _cell(value: object) -> str:
+def moment(at_ms: int) -> str:
+    """A time in milliseconds as a person reads it, by the clock of this machine."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000))
+
+
+def _cell(column: str, value: object) -> str:
     match value:
+        case int() if column in _TIMES:
+            return moment(value)
         case list():
             return printable(",".join(map(str, value))) or "-"
         case dict():

@@ -78,7 +78,7 @@ class Rotation:
         return self._current
 
     def failed(self, index: int, now: float) -> None:
-        """Avoid this one for a while."""
+        """Avoid this address for a while."""
         self._banned_until[index] = now + self._seconds
 
     def worked(self, index: int) -> None:

@@ -13,7 +13,8 @@ from holtmq.config.choices import (
     SyncMode,
     TlsVerify,
 )
-from holtmq.config.listener_settings import Amqp, Compatibility, Http, Interceptors, Tls
+from holtmq.config.compatibility import Compatibility
+from holtmq.config.listener_settings import Amqp, Http, Interceptors, Tls
 from holtmq.config.load import ConfigError, Loaded, Problem, load
 from holtmq.config.settings import Auth, Config, Data, Journal, Limits, Log, Queue, Subscriptions
 from holtmq.config.values import Secret

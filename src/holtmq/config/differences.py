@@ -117,6 +117,20 @@ DIFFERENCES: Final = (
         "compatibility.refuse_queue_mode",
     ),
     Difference(
+        "exclusive consumer of a quorum queue",
+        "3.10 ignores the flag: others may consume, too",
+        "no other consumer, as on a classic queue; refused with 403 beside `x-single-active-consumer`",
+        "a client that asks to be alone is alone",
+        "compatibility.ignore_quorum_exclusive_consumers",
+    ),
+    Difference(
+        "`queue.delete` of a quorum queue with `if_unused` or `if_empty`",
+        "connection error 540",
+        "honoured, as on a classic queue",
+        "the condition protects messages",
+        "compatibility.refuse_conditional_quorum_delete",
+    ),
+    Difference(
         "`basic.get` on a quorum queue with `x-single-active-consumer`",
         "405",
         "served, as on a classic queue",
@@ -188,6 +202,20 @@ DIFFERENCES: Final = (
         "newest message stays",
         "a stream has no segments of its own here",
         stays="there are no segments; the limit is kept more exactly",
+    ),
+    Difference(
+        "an expired message at the head of a priority queue, where another one was before it",
+        "may still be delivered, until a timer removes it",
+        "is never delivered",
+        "that is what expiry means",
+        stays="programs do not depend on it",
+    ),
+    Difference(
+        "a binding in definitions whose queue or exchange is missing",
+        "dropped without a word",
+        "the import is refused with 400, and nothing is applied",
+        "nothing is dropped in silence",
+        stays="an export of RabbitMQ has no such bindings",
     ),
     Difference(
         "messages for a no-ack consumer that does not read",

@@ -1,8 +1,9 @@
 """All settings: name, type, default, bounds and one line of help.
 
 Owns: the typed, frozen sections that are passed down through the program. The documentation, the flags of
-``holt serve`` and ``holt config`` are generated from them; those of the
-listeners are in ``listener_settings.py``. Must not touch: files and the environment; ``load`` reads them.
+``holt serve`` and ``holt config`` are generated from them. The sections of the listeners are in
+``listener_settings.py``, those that choose RabbitMQ's behaviour in ``compatibility.py``. Must not touch:
+files and the environment; ``load`` reads them.
 """
 
 from pathlib import Path
@@ -13,7 +14,8 @@ import msgspec
 from holtmq.config import values
 from holtmq.config.about import KIB, MIB, About
 from holtmq.config.choices import JwtAlgorithm, LogFormat, LogLevel, Profile, SubscriptionDefault, SyncMode
-from holtmq.config.listener_settings import Amqp, Compatibility, Http, Interceptors
+from holtmq.config.compatibility import Compatibility
+from holtmq.config.listener_settings import Amqp, Http, Interceptors
 from holtmq.config.values import Secret
 
 
@@ -96,6 +98,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             values.FRACTION_OR_SIZE,
         ),
     ] = 268_435_456.0
+
+    dedup_memory: Annotated[
+        float,
+        About(
+            "Memory for the transaction ids that partitioned queues remember, all together; above it the "
+            "queues with the most ids forget the oldest early: a fraction of the machine's, or a size.",
+            values.FRACTION_OR_SIZE,
+        ),
+    ] = 1_073_741_824.0
+
+    def dedup_memory_bytes(self, total: int) -> int:
+        """Memory for ids on a machine with ``total`` bytes: at most a quarter of the alarm threshold."""
+        wanted = int(total * self.dedup_memory) if self.dedup_memory <= 1 else int(self.dedup_memory)
+        return min(wanted, self.memory_bytes(total) // 4)
 
     def queue_memory_bytes(self, total: int) -> int:
         """Memory for waiting messages on a machine with ``total`` bytes: at most half the alarm threshold."""

@@ -1,6 +1,6 @@
 """The HTTP listener in the node's event loop.
 
-Owns: sockets, start and graceful stop. Must not touch: signals (the node's), routes, rules.
+Owns: the two APIs on one engine, start and graceful stop. Must not touch: signals (the node's), rules.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from holtmq.http.engine.cross_site import CrossSite
 from holtmq.http.engine.endpoints import Conventions
 from holtmq.http.engine.engine import Engine
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.engine.protocol import HttpConnection
+from holtmq.http.engine.listening import Listeners
 from holtmq.http.hot_routes import HotApis, HotRoutes
 from holtmq.http.management import api as management
 from holtmq.http.management.conventions import conventions
@@ -26,8 +26,6 @@ from holtmq.http.routes import ENDPOINTS
 log = logging.getLogger(__name__)
 
 _SAMPLE_SECONDS: Final = 5.0
-_SWEEP_SECONDS: Final = 1.0
-_HANDSHAKE_SECONDS: Final = 10.0  # for TLS
 
 
 class HttpServer:
@@ -35,10 +33,8 @@ class HttpServer:
 
     def __init__(self, context: Context, max_connections: int, apis: HotApis) -> None:
         self._context = context
-        self._tasks: list[asyncio.Task[None]] = []
+        self._watcher: asyncio.Task[None] | None = None
         self._hot = HotRoutes(context, apis)
-        self._servers: list[asyncio.Server] = []
-        self.addresses: list[tuple[str, int, bool]] = []  # host, port, whether with TLS
         http = context.config.http
         own = Application(context, ENDPOINTS, Conventions())
         brief = context.broker.dialect.brief_http_refusals
@@ -52,34 +48,18 @@ class HttpServer:
             most_connections=max_connections,
             memory_bytes=http.body_memory_bytes,
         )
+        self._listeners = Listeners(self.engine)
+
+    @property
+    def addresses(self) -> list[tuple[str, int, bool]]:
+        """Host, port, and whether with TLS, of each listener."""
+        return self._listeners.addresses
 
     async def listen(self, hosts: Sequence[str], port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open the listeners, all on one port; return the port."""
-        loop = asyncio.get_running_loop()
-        patience = None if tls is None else _HANDSHAKE_SECONDS
-        for host in hosts:
-            try:
-                server = await loop.create_server(
-                    lambda: HttpConnection(self.engine),
-                    host,
-                    port,
-                    ssl=tls,
-                    backlog=2048,
-                    ssl_handshake_timeout=patience,
-                )
-            except OSError:
-                if ":" in host and self._servers:  # no IPv6 on this machine
-                    log.warning("not listening", extra={"host": host, "port": port})
-                    continue
-                raise
-            self._servers.append(server)
-            port = port or server.sockets[0].getsockname()[1]
-            self.addresses.append((host, port, tls is not None))
-        if not self._tasks:
-            self._tasks = [
-                asyncio.create_task(self._watch(), name="http-history"),
-                asyncio.create_task(self._sweep(), name="http-sweeper"),
-            ]
+        port = await self._listeners.open(hosts, port, tls)
+        if self._watcher is None:
+            self._watcher = asyncio.create_task(self._watch(), name="http-history")
         return port
 
     async def _watch(self) -> None:
@@ -94,12 +74,6 @@ class HttpServer:
             late = max(0.0, loop.time() - due)
             history.read(now_us)
             history.note_machine(now_us, resident_bytes(), used.ru_utime, used.ru_stime, late)
-
-    async def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
-            self.engine.sweep(loop.time())
 
     def drop_connections(self) -> int:
         """Abort every connection, without an answer; return how many."""
@@ -120,11 +94,10 @@ class HttpServer:
 
     async def stop(self, grace: float) -> None:
         """Stop listening, answer waiting pops, and give running requests ``grace`` seconds to finish."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for server in self._servers:
-            server.close()
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        await self._listeners.close()
         self._hot.pops.stop()
         for connection in list(self.engine.connections):
             connection.shutdown()

@@ -3,7 +3,6 @@
 Owns: those answers. Must not touch: the broker; on a standby it is not complete.
 """
 
-import asyncio
 import ssl
 import time
 from collections.abc import Callable, Sequence
@@ -17,13 +16,12 @@ from holtmq.auth.users import DEFAULT_VHOST, UserStore
 from holtmq.http.engine.authentication import NO_USER, RequestAuthenticator
 from holtmq.http.engine.cross_site import CrossSite
 from holtmq.http.engine.engine import Engine
-from holtmq.http.engine.protocol import HttpConnection
+from holtmq.http.engine.listening import Listeners
 from holtmq.http.engine.request import Found, HttpRequest, HttpRoute
 from holtmq.http.engine.sessions import Sessions
 
 _MOST_CONNECTIONS: Final = 1000
 _MEMORY_BYTES: Final = 1 << 20
-_SWEEP_SECONDS: Final = 1.0
 _METRICS: Final = (
     b"# HELP holtmq_standby 1 while another node owns the log\n"
     b"# TYPE holtmq_standby gauge\n"
@@ -38,8 +36,6 @@ class StandbyServer:
     def __init__(self, health: Callable[[], dict[str, object]], reason: Callable[[], str]) -> None:
         self._health = health
         self._reason = reason
-        self._servers: list[asyncio.Server] = []
-        self._sweeper: asyncio.Task[None] | None = None
         found: Found = (HttpRoute(self._answer, PUBLIC, 0), {})
         self._engine = Engine(
             lambda _method, _path: found,
@@ -49,38 +45,17 @@ class StandbyServer:
             most_connections=_MOST_CONNECTIONS,
             memory_bytes=_MEMORY_BYTES,
         )
+        self._listeners = Listeners(self._engine)
 
     async def listen(self, hosts: Sequence[str], port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open the listeners, all on one port; return the port."""
-        loop = asyncio.get_running_loop()
-        for host in hosts:
-            try:
-                server = await loop.create_server(lambda: HttpConnection(self._engine), host, port, ssl=tls)
-            except OSError:
-                if ":" in host and self._servers:  # no IPv6 on this machine
-                    continue
-                raise
-            self._servers.append(server)
-            port = port or server.sockets[0].getsockname()[1]
-        if self._sweeper is None:
-            self._sweeper = asyncio.create_task(self._sweep(), name="standby-sweeper")
-        return port
-
-    async def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
-            self._engine.sweep(loop.time())
+        return await self._listeners.open(hosts, port, tls)
 
     async def close(self) -> None:
         """Close the listeners and abort all connections."""
-        for server in self._servers:
-            server.close()
+        await self._listeners.close()
         for connection in list(self._engine.connections):
             connection.transport.abort()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
 
     def _answer(self, request: HttpRequest) -> None:
         body: dict[str, object]

@@ -122,7 +122,7 @@ class Link:
             seconds = f"{address.connect_seconds:g} seconds"
             raise LinkLost(f"{address} did not answer the login within {seconds}") from None
         except (OSError, ssl.SSLError) as error:
-            raise LinkLost(f"cannot connect to {address}: {error}") from None
+            raise LinkLost(f"cannot connect to {address}: {error.strerror or error}") from None
 
     async def _log_in(self, address: Address, name: str) -> None:
         self._writer.write(PROTOCOL_HEADER)

@@ -13,6 +13,7 @@ from typing import Final
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.work import damage_review
 from holtmq.journal import Journal, JournalError
 from holtmq.journal.checkpoint import SUFFIX as CHECKPOINT_SUFFIX
 from holtmq.journal.disk import OsDisk
@@ -68,7 +69,9 @@ class Scrubber:
                 self._checkpoint()  # replaces the damaged one
             elif not await self._refetch(step):
                 self._partitioned.store.note_rot(step.error())
-                self._broker.note_rot(step.error())
+                damage_review.note_unreadable(
+                    self._broker.work_queues(), self._broker.flow.damage, step.error()
+                )
                 self._wake()
         return found
 

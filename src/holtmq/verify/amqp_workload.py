@@ -40,7 +40,7 @@ from holtmq.amqp.methods import (
 )
 from holtmq.verify.amqp_client import AmqpClient
 from holtmq.verify.record import Record, make_body, name_of, publisher_and_number
-from holtmq.verify.workload import Gone, Ports, Watch, connect_all
+from holtmq.verify.workload import Gone, Ports, Watch, connect_all, raise_unless_gone
 from holtmq.wire.tables import FieldTable
 
 PLAIN: Final = "plain"
@@ -159,9 +159,7 @@ class AmqpWorkload:
         outcomes = await asyncio.gather(*work, return_exceptions=True)
         for client in clients:
             client.close()
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, Gone):
-                raise outcome
+        raise_unless_gone(outcomes)
 
     async def _publish(
         self, client: AmqpClient, random: Random, queue: str, publisher: str, exchange: str = ""

@@ -8,6 +8,7 @@ A place in the record is one partition as its group sees it: the messages the gr
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from random import Random
@@ -17,7 +18,7 @@ import msgspec
 
 from holtmq.verify.http_client import HttpClient
 from holtmq.verify.record import Record, make_body
-from holtmq.verify.workload import Gone, Ports, Watch, connect_all
+from holtmq.verify.workload import Gone, Ports, Watch, connect_all, raise_unless_gone
 
 # Different from the other workload's names: one name is one queue.
 STORE: Final = "log.store"  # pushed to, never consumed
@@ -102,20 +103,12 @@ class HttpWorkload:
     async def read(self, ports: Ports) -> dict[str, list[bytes]]:
         """Lease everything the group has not settled; ``finish_reading`` releases it."""
         with closing(await HttpClient.connect(ports.http)) as client:
-            found: dict[str, list[bytes]] = {}
-            self._being_read = []
-            for queue in QUEUES:
-                by_partition: dict[str, list[PoppedMessage]] = {partition: [] for partition in PARTITIONS}
-                for message in await pop(client, queue, _EVERYTHING, len(PARTITIONS)):
-                    by_partition.setdefault(message.partition, []).append(message)
-                for partition, messages in by_partition.items():
-                    found[place_of(queue, partition)] = [message.data.encode() for message in messages]
-                    if messages:
-                        self._being_read.append(messages)
-        return found
+            leased = await lease_all(client, QUEUES, PARTITIONS)
+        self._being_read = [messages for messages in leased.values() if messages]
+        return bodies_of(leased)
 
     async def finish_reading(self, ports: Ports, most: int) -> None:
-        """Release the leases; where a place is too long, ack its last message, which settles all."""
+        """Release the leases. Of a place with too many messages, ack the last one, which settles all."""
         with closing(await HttpClient.connect(ports.http)) as client:
             for messages in self._being_read:
                 if len(messages) > most:
@@ -146,9 +139,7 @@ class HttpWorkload:
         for client in clients:
             client.close()
         outcomes += await consuming
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, Gone):
-                raise outcome
+        raise_unless_gone(outcomes)
 
     async def _produce(self, client: HttpClient, producer: _Producer, random: Random) -> None:
         """Push batch after batch; first repeat what the last run did not answer."""
@@ -272,6 +263,22 @@ async def pop(
     if status not in (200, 204):
         raise Gone(f"a pop was refused: {body[:200]!r}")
     return _popped(body).messages if status == 200 else []
+
+
+async def lease_all(
+    client: HttpClient, queues: Sequence[str], partitions: Sequence[str]
+) -> dict[str, list[PoppedMessage]]:
+    """Lease everything that the group has not settled; the messages of each place."""
+    leased: dict[str, list[PoppedMessage]] = {}
+    for queue in queues:
+        leased.update({place_of(queue, partition): [] for partition in partitions})
+        for message in await pop(client, queue, _EVERYTHING, len(partitions)):
+            leased.setdefault(place_of(queue, message.partition), []).append(message)
+    return leased
+
+
+def bodies_of(leased: Mapping[str, Sequence[PoppedMessage]]) -> dict[str, list[bytes]]:
+    return {place: [message.data.encode() for message in messages] for place, messages in leased.items()}
 
 
 async def settle(

@@ -20,9 +20,9 @@ from typing import Final
 import msgspec
 
 from holtmq.verify.http_client import HttpClient
-from holtmq.verify.http_workload import PoppedMessage, new_item, place_of, pop, settle
+from holtmq.verify.http_workload import PoppedMessage, bodies_of, lease_all, new_item, place_of, pop, settle
 from holtmq.verify.record import Record, make_body, name_of, publisher_and_number
-from holtmq.verify.workload import Gone, Ports, Watch, connect_all
+from holtmq.verify.workload import Gone, Ports, Watch, connect_all, raise_unless_gone
 
 STAGED: Final = "in.staged"
 TIMED: Final = "in.timed"
@@ -37,7 +37,6 @@ _PADDING_MAX: Final = 800
 _DELAYS_MS: Final = (0, 20, 120)
 _PATIENCE: Final = 60.0
 _MAINTENANCE: Final = "/api/v1/system/maintenance"
-_EVERYTHING: Final = 1_000_000
 _OPTIONS: Final = {"leaseTime": 300, "retentionEnabled": True, "completedRetentionSeconds": 1}
 
 
@@ -86,16 +85,9 @@ class IntakeWorkload:
         """Everything unsettled and every dead letter, by publisher and number: order has no meaning here."""
         with closing(await HttpClient.connect(ports.http)) as client:
             await self._settle_down(client)
-            self._being_read = []
-            found: dict[str, list[bytes]] = {}
-            for queue in QUEUES:
-                by_partition: dict[str, list[PoppedMessage]] = {partition: [] for partition in PARTITIONS}
-                for message in await pop(client, queue, _EVERYTHING, len(PARTITIONS)):
-                    by_partition.setdefault(message.partition, []).append(message)
-                for partition, messages in by_partition.items():
-                    found[place_of(queue, partition)] = [message.data.encode() for message in messages]
-                    if messages:
-                        self._being_read.append(messages)
+            leased = await lease_all(client, QUEUES, PARTITIONS)
+            self._being_read = [messages for messages in leased.values() if messages]
+            found = bodies_of(leased)
             for letter in await self._all_letters(client):
                 if letter.data is not None:  # else the comparison finds it lost
                     found[place_of(DYING, letter.partition)].append(letter.data.encode())
@@ -127,7 +119,7 @@ class IntakeWorkload:
                 return letters
 
     async def finish_reading(self, ports: Ports, most: int) -> None:
-        """Release the leases; where a place is too long, ack its last message, which settles all."""
+        """Release the leases. Of a place with too many messages, ack the last one, which settles all."""
         with closing(await HttpClient.connect(ports.http)) as client:
             for messages in self._being_read:
                 if len(messages) > most:
@@ -158,9 +150,7 @@ class IntakeWorkload:
         outcomes = await asyncio.gather(*work, return_exceptions=True)
         for client in clients:
             client.close()
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, Gone):
-                raise outcome
+        raise_unless_gone(outcomes)
 
     async def _stage(self, client: HttpClient, writer: str, random: Random) -> None:
         """Stage like Spark executors, all tasks in turn, part by part; commit most batches, abort some."""

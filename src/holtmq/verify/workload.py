@@ -3,7 +3,7 @@
 Owns: the interface of a workload, and what its clients measure and notice. Must not touch: verdicts.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol, TypeVar
@@ -77,6 +77,13 @@ async def connect_all(connect: Callable[[int], Awaitable[C]], port: int, count: 
             client.close()
         raise
     return clients
+
+
+def raise_unless_gone(outcomes: Iterable[BaseException | None]) -> None:
+    """Raise the first error of these clients that is not the loss of a connection."""
+    for outcome in outcomes:
+        if outcome is not None and not isinstance(outcome, Gone):
+            raise outcome
 
 
 class Workload(Protocol):

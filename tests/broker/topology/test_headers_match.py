@@ -1,8 +1,12 @@
+import random
+from decimal import Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holtmq.broker.errors import Conflict
+from holtmq.broker.topology.exchanges import Exchange, make_exchange
 from holtmq.broker.topology.headers_match import HeadersPattern, equal
 
 Table = dict[str, object]
@@ -100,3 +104,50 @@ def test_the_pattern_says_what_the_definition_says(wanted: Table, headers: Table
     ]
 
     assert matches({**wanted, "x-match": match}, headers) is (all(hits) if "all" in match else any(hits))
+
+
+VALUES: list[object] = [1, 1.0, True, "1", b"1", None, 2, Decimal(1), [1], {"a": 1}, "x", "é", "é".encode()]
+
+
+def test_an_exchange_finds_the_bindings_that_a_comparison_with_all_finds() -> None:
+    rng = random.Random(3)
+    exchange: Exchange[Named] = make_exchange("h", "headers")
+    bound: dict[str, dict[str, object]] = {}
+
+    def table(most: int) -> dict[str, object]:
+        return {rng.choice("abc"): rng.choice(VALUES) for _ in range(rng.randint(0, most))}
+
+    for step in range(600):
+        name = f"q{rng.randrange(40)}"
+        if name in bound:
+            assert exchange.unbind(Named(name), "", bound.pop(name))
+        else:
+            match = rng.choice(["all", "any", "all-with-x", "any-with-x"])
+            bound[name] = {"x-match": match, **table(3)}
+            exchange.bind(Named(name), "", bound[name])
+        headers = table(4)
+
+        found = [where.name for where in exchange.route("", headers)]
+
+        wanted = [
+            name
+            for name, arguments in bound.items()
+            if HeadersPattern.from_arguments(arguments).matches(headers)
+        ]
+        assert found == wanted, (step, headers)
+
+
+def test_an_empty_exchange_keeps_no_values() -> None:
+    exchange: Exchange[Named] = make_exchange("h", "headers")
+    arguments = {"x-match": "any", "a": 1, "b": "x"}
+    exchange.bind(Named("q"), "", arguments)
+
+    exchange.unbind(Named("q"), "", arguments)
+
+    assert not exchange._index._by_pair  # type: ignore[attr-defined]
+    assert exchange.route("", {"a": 1}) == []
+
+
+class Named:
+    def __init__(self, name: str) -> None:
+        self.name = name

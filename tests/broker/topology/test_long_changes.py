@@ -144,3 +144,23 @@ def test_a_policy_reaches_its_queues_step_by_step(bench: Bench, monkeypatch: pyt
     assert [len(bench.queue(f"q{number}")) for number in (0, 29)] == [1, 2]
     assert run_out(bench) >= 5
     assert {len(bench.queue(f"q{number}")) for number in range(30)} == {1}
+
+
+def test_very_many_policies_make_the_steps_of_a_policy_smaller(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_changes, "_POLICIES_PER_ITEM", 5)
+    for number in range(20):
+        bench.broker.policy_changes.put("/", f"other-{number}", f"^other-{number}$", {"max-length": 9})
+    for number in range(8):
+        bench.declare(f"q{number}")
+    monkeypatch.setattr(policy_changes, "_POLICY_STEP", 20)
+    bench.broker.long_changes.later = lambda step: None
+
+    bench.broker.policy_changes.put("/", "all", "^q", {"max-length": 3})
+
+    changed = [bench.queue(f"q{number}").options.max_length for number in range(8)]
+    assert changed == [3] * 4 + [None] * 4
+    bench.broker.long_changes.step()
+    bench.broker.long_changes.step()
+    assert all(bench.queue(f"q{number}").options.max_length == 3 for number in range(8))

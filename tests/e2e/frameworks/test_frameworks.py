@@ -1,7 +1,8 @@
 """Frameworks on the broker: each program runs a job, retries one that fails once, and gives one up.
 
 Two of them run in every test run. ``make frameworks`` installs the others in an environment of their own (one
-changes pytest itself) and runs all: HOLT_TEST_FRAMEWORKS names that environment's Python.
+changes pytest itself) and runs all: HOLT_TEST_FRAMEWORKS names that environment's Python. It also runs
+clients in Go, Ruby and PHP, from Debian's packages.
 """
 
 import json
@@ -31,10 +32,15 @@ def broker() -> Iterator[TestBroker]:
         yield one
 
 
-def run(broker: TestBroker, *command: str) -> dict[str, Any]:
+def run(broker: TestBroker, *command: str, **environment: str) -> dict[str, Any]:
     """What a program reports in the last line of its output."""
     done = subprocess.run(
-        [*command, broker.amqp_url], capture_output=True, text=True, timeout=DEADLINE, check=False
+        [*command, broker.amqp_url, broker.http_url],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+        env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -88,3 +94,34 @@ def test_rascal(broker: TestBroker) -> None:
 def test_nestjs(broker: TestBroker) -> None:
     found = run_node(broker, "nestjs")
     assert found == {**PLAIN, "dead": ["poison"], "reason": "delivery_limit", "answer": "HELLO"}
+
+
+@nightly
+def test_the_management_clients_of_npm(broker: TestBroker) -> None:
+    found = run_node(broker, "management")
+    assert found["calls"] > 80
+    assert found["failed"] == [
+        "getQueue / npm.r: 404",
+        "deleteQueue / npm.q [object Object]: 400",
+    ]
+    assert "enough" in found["closed"]
+
+
+@nightly
+def test_go(broker: TestBroker, tmp_path: Path) -> None:
+    # Debian's packages are a GOPATH of their own.
+    modules = {"GO111MODULE": "off", "GOPATH": "/usr/share/gocode", "GOCACHE": str(tmp_path)}
+    found = run(broker, "go", "run", str(HERE / "go" / "main.go"), **modules)
+    assert found == {**PLAIN, "dead": ["poison"], "reason": "delivery_limit"}
+
+
+@nightly
+def test_ruby(broker: TestBroker) -> None:
+    found = run(broker, "ruby", str(HERE / "ruby" / "bunny_program.rb"))
+    assert found == {**PLAIN, "dead": ["poison"], "retried": 2}
+
+
+@nightly
+def test_php(broker: TestBroker) -> None:
+    found = run(broker, "php", str(HERE / "php" / "amqplib_program.php"))
+    assert found == {**PLAIN, "dead": ["poison"], "reason": "delivery_limit"}

@@ -310,8 +310,10 @@ def test_a_deleted_user_is_sent_away(api: Api, connect: Connect) -> None:
 def test_permissions_need_a_user_a_vhost_and_patterns(api: Api) -> None:
     rights = {"configure": "", "write": "", "read": ""}
 
-    assert api("PUT", "/permissions/%2F/nobody", rights).status_code == 404
-    assert api("PUT", "/permissions/nowhere/guest", rights).status_code == 404
+    for path, missing in (("%2F/nobody", "nobody"), ("nowhere/guest", "nowhere")):
+        refused = api("PUT", f"/permissions/{path}", rights)
+        assert refused.status_code == 400  # as in RabbitMQ
+        assert missing in refused.json()["reason"]
     bad = api("PUT", "/permissions/%2F/guest", {**rights, "write": "("})
     assert bad.status_code == 400
     assert "write permission" in bad.json()["reason"]

@@ -99,6 +99,46 @@ def test_deliveries_are_told_apart_by_how_they_were_made(watched: Watched) -> No
     assert [sample["sample"] for sample in stats["get_details"]["samples"]] == [5, 5, 5, 0]
 
 
+def test_a_vhost_a_connection_and_a_channel_show_totals_and_rates(watched: Watched) -> None:
+    def look() -> tuple[dict[str, Any], ...]:
+        paths = ("/vhosts/%2F", "/connections", "/channels")
+        vhost, (connection,), (channel,) = (watched.http.get(path).json() for path in paths)
+        return vhost, connection, channel
+
+    before = look()
+    watched.second(publish=20, get=6, ack=True)
+    watched.broker.clock.advance(1)
+    vhost, connection, channel = look()
+
+    stats = vhost["message_stats"]
+    assert (stats["publish"], stats["get"], stats["ack"]) == (20, 6, 6)
+    assert (vhost["messages"], stats["publish_details"]) == (14, {"rate": 4.0})
+    received = connection["recv_oct"] - before[1]["recv_oct"]
+    assert connection["recv_oct_details"] == {"rate": round(received / 2, 1)}  # in two seconds
+    assert connection["send_oct_details"]["rate"] > 0
+    assert vhost["recv_oct"] == connection["recv_oct"]
+    assert vhost["recv_oct_details"] == connection["recv_oct_details"]
+    assert connection["auth_mechanism"] == "PLAIN"
+    stats = channel["message_stats"]
+    assert (stats["publish"], stats["deliver_get"], stats["ack"]) == (20, 6, 6)
+    assert (stats["publish_details"], stats["ack_details"]) == ({"rate": 10.0}, {"rate": 3.0})
+    assert before[2]["message_stats"]["publish_details"] == {"rate": 0.0}
+    assert look()[2]["message_stats"] == stats  # asked again at once: the same rates
+
+
+def test_a_channel_shows_what_waits_for_a_commit(watched: Watched) -> None:
+    watched.second(publish=2, get=1)
+    watched.channel.tx_select()
+    watched.channel.basic_publish("", "q", b"waits")
+    watched.channel.basic_ack(1)
+    watched.channel.queue_declare("q", passive=True)
+
+    (row,) = watched.http.get("/channels").json()
+
+    assert (row["messages_uncommitted"], row["acks_uncommitted"]) == (1, 1)
+    assert row["messages_unconfirmed"] == 0
+
+
 def test_samples_go_back_as_far_as_asked(watched: Watched) -> None:
     for _ in range(10):
         watched.second(publish=2)

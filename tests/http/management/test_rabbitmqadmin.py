@@ -124,7 +124,11 @@ def test_the_definitions_of_one_vhost_can_be_loaded_into_another(api: Api) -> No
     assert not {"users", "vhosts", "permissions"} & set(exported)
     assert "vhost" not in json.dumps(exported)
     assert api("GET", "/queues/to/q").json()["operator_policy"] == "o"
-    assert api("GET", "/definitions/nowhere").status_code == 404
+    assert api("GET", "/definitions/nowhere").status_code == 400  # as in RabbitMQ
+    queue = {"name": "q", "vhost": "nowhere", "durable": True, "auto_delete": False, "arguments": {}}
+    refused = api("POST", "/definitions", {"queues": [queue]})
+    assert refused.status_code == 400
+    assert "nowhere" in refused.json()["reason"]
     assert api("POST", "/definitions/to", {"users": [{"name": "u", "tags": ""}]}).status_code == 400
 
 

@@ -40,6 +40,8 @@ from holtmq.broker.partitioned.log.bodies import (
     transaction_id_of,
 )
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
+from holtmq.broker.partitioned.log.dedup import MAX_ENTRIES
+from holtmq.broker.partitioned.log.dedup_budget import DedupBudget
 from holtmq.broker.partitioned.log.message_log import NO_PARTITION
 from holtmq.broker.partitioned.log.pending_visibility import PendingVisibility
 from holtmq.broker.partitioned.log.snapshot import restore, snapshot
@@ -95,6 +97,7 @@ class PartitionedStore:
         self.queues: dict[str, PartitionedQueue] = {}
         self.by_number: dict[int, PartitionedQueue] = {}
         self.aging: dict[int, PartitionedQueue] = {}  # queues that drop messages by age
+        self.dedup_budget = DedupBudget(MAX_ENTRIES)
         self.subscriptions = Subscriptions()
         self.traces = TraceStore()
         self.next_queue = NO_QUEUE + 1
@@ -217,7 +220,9 @@ class PartitionedStore:
         return PartitionedQueue(self.next_queue + ahead, configured, self.read_transaction_id), configured
 
     def _create(self, number: int, configured: QueueConfigured) -> PartitionedQueue:
-        queue = PartitionedQueue(number, configured, self.read_transaction_id)
+        queue = PartitionedQueue(
+            number, configured, self.read_transaction_id, max_dedup_entries=self.dedup_budget.share
+        )
         self.queues[queue.name] = self.by_number[number] = queue
         self.next_queue = max(self.next_queue, number + 1)
         self._note_aging(queue)
@@ -231,6 +236,7 @@ class PartitionedStore:
 
     def _drop(self, number: int) -> PartitionedQueue:
         queue = self.by_number.pop(number)
+        self.dedup_budget.forgotten_by_deleted += queue.dedup.forgotten_early
         for where in ("partitioned queue", "dead letters"):
             self.damage.forget(where, "", queue.name)
         del self.queues[queue.name]
@@ -357,7 +363,8 @@ class PartitionedStore:
             wanted = sum([len(event.partitions) for _, event in changes if isinstance(event, Pushed)])
             self.apply_stored(changes, self.loose_bodies(wanted))
         elif kind == Kind.PARTITIONED_QUEUE:
-            queue = restore(payload, self.read_transaction_id)
+            share = self.dedup_budget.share
+            queue = restore(payload, self.read_transaction_id, max_dedup_entries=share)
             self.queues[queue.name] = self.by_number[queue.number] = queue
             self._note_aging(queue)
         elif kind == Kind.PARTITIONED_COUNTERS:

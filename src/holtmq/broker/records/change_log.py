@@ -22,6 +22,11 @@ class ChangeLog:
         self._journal = journal
         self._together: list[tuple[int, bytes]] | None = None  # records of an open ``one_record``
 
+    def refuse_if_failed(self) -> None:
+        """Raise if the journal has failed. Call it before a change, which could not be journalled."""
+        if self._journal.failed is not None:
+            raise self._journal.failed
+
     def record(self, change: AnyChange) -> None:
         """Journal one change."""
         record = (int(Kind.CHANGE), encode_change(change))

@@ -1,7 +1,7 @@
 """Rare durable changes (topology, users, policies) as journal records.
 
-Owns: the shape of each change and the kinds of record the broker writes. Must not touch: state;
-``broker.py`` pairs a change with its record, ``recovery.py`` folds records into state.
+Owns: the shape of each change and the kinds of record the broker writes. Must not touch: state; ``broker.py``
+and the ``*_changes.py`` modules pair a change with its record, ``recovery.py`` folds records into state.
 """
 
 from enum import IntEnum

@@ -239,7 +239,8 @@ class Fold:
             holding.finish()
             broker.flow.touch(holding.queue)
             if holding.queue.limited:  # the crash may have come between a message and the drop it caused
-                holding.queue.shed_excess(broker.flow.pager)
+                while holding.queue.shed_excess(broker.flow.pager):
+                    pass
             holding.queue.figures.recovered(holding.queue)
         for position, due_ms in self._delayed.items():
             broker.flow.delays.schedule(position, True, due_ms)

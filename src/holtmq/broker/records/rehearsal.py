@@ -11,6 +11,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService, Settings
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import recover
+from holtmq.broker.work import damage_review
 from holtmq.journal.interface import Journal, Recovery
 
 
@@ -20,7 +21,7 @@ def rehearse(journal: Journal, recovery: Recovery) -> tuple[Broker, PartitionedS
     service = PartitionedService(journal, Settings())
     broker.attach(service)
     recover(broker, recovery, service.store)
-    broker.review_damage()
+    damage_review.review(broker.vhosts, broker.flow.damage)
     return broker, service
 
 

@@ -18,7 +18,7 @@ from holtmq.broker.topology.consistent_hash import MAX_TOTAL_WEIGHT, HashRing, p
 from holtmq.broker.topology.destinations import Identity, Q, Table
 from holtmq.broker.topology.equivalence import shown
 from holtmq.broker.topology.exchange_kinds import Kind
-from holtmq.broker.topology.headers_match import HeadersPattern
+from holtmq.broker.topology.headers_match import HeadersPattern, comparable
 from holtmq.broker.topology.topic_trie import TopicTrie
 
 if TYPE_CHECKING:
@@ -84,17 +84,43 @@ class TopicIndex(Generic[Q]):
 
 
 class _HeadersIndex(Generic[Q]):
+    """Compares only patterns that want one of the message's headers with its value, and those that cannot be
+    found by a value: a message that fits one of 100,000 bindings must not be compared with all."""
+
     def __init__(self) -> None:
-        self._all: dict[Identity, tuple[HeadersPattern, Binding[Q]]] = {}
+        self._by_pair: dict[tuple[str, object], dict[Identity, tuple[HeadersPattern, Binding[Q]]]] = {}
+        self._others: dict[Identity, tuple[HeadersPattern, Binding[Q]]] = {}
 
     def add(self, binding: Binding[Q]) -> None:
-        self._all[binding.identity] = (HeadersPattern.from_arguments(binding.arguments), binding)
+        identity, pattern = binding.identity, HeadersPattern.from_arguments(binding.arguments)
+        pairs = pattern.pairs()
+        for pair in pairs:
+            self._by_pair.setdefault(pair, {})[identity] = (pattern, binding)
+        if not pairs:
+            self._others[identity] = (pattern, binding)
 
     def remove(self, binding: Binding[Q]) -> None:
-        del self._all[binding.identity]
+        identity = binding.identity
+        pairs = HeadersPattern.from_arguments(binding.arguments).pairs()
+        for pair in pairs:
+            del self._by_pair[pair][identity]
+            if not self._by_pair[pair]:
+                del self._by_pair[pair]
+        if not pairs:
+            del self._others[identity]
 
     def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
-        return [binding for pattern, binding in self._all.values() if pattern.matches(headers)]
+        by_pair = self._by_pair
+        found = [binding for pattern, binding in self._others.values() if pattern.matches(headers)]
+        if not by_pair:
+            return found
+        for name, value in headers.items():
+            known = comparable(value)
+            if known is not None and (candidates := by_pair.get((name, known))):
+                found += [binding for pattern, binding in candidates.values() if pattern.matches(headers)]
+        # A pattern that wants any of several values may be found several times; ``route`` takes it once.
+        found.sort(key=_bound_at)
+        return found
 
 
 class ChoosingIndex(ABC, Generic[Q]):

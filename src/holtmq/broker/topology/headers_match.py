@@ -4,8 +4,9 @@ Owns: ``x-match`` and its four meanings, and when two header values are equal.
 Must not touch: how headers are decoded, or what is bound.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import Enum
 
 from holtmq.broker.errors import Conflict
@@ -38,6 +39,17 @@ class HeadersPattern:
         )
         return cls(match in (Match.ALL, Match.ALL_WITH_X), wanted)
 
+    def pairs(self) -> list[tuple[str, object]]:
+        """Headers with values, of which a message that matches has at least one; none: it may have any."""
+        known = [
+            (key, found)
+            for key, value in self.wanted
+            if value is not None and (found := comparable(value)) is not None
+        ]
+        if self.wants_all:
+            return known[:1]
+        return known if len(known) == len(self.wanted) else []
+
     def matches(self, headers: Mapping[str, object]) -> bool:
         """An empty pattern matches everything under "all" and nothing under "any"."""
         wants_all = self.wants_all
@@ -48,6 +60,15 @@ class HeadersPattern:
             if fits is not wants_all:
                 return fits
         return wants_all
+
+
+def comparable(value: object) -> Hashable | None:
+    """The same object for values that are ``equal``; None for values that are not looked up by it."""
+    if isinstance(value, bool):
+        return ("boolean", value)
+    if isinstance(value, str | bytes):
+        return _as_bytes(value)
+    return value if isinstance(value, int | float | Decimal) else None
 
 
 def equal(left: object, right: object) -> bool:

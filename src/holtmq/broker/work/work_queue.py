@@ -1,10 +1,11 @@
 """A work queue: consumers compete for ready messages; an acknowledged message is deleted.
 
-Owns: ready messages, consumers, whose turn it is, how often a message was returned. Must not touch: the
-journal, clocks, wire names. It leaves what must be journalled or dead-lettered in ``settled`` and
-``outcasts``; the broker empties both within the same turn.
+Owns: ready messages, consumers, how often a message was returned. Must not touch: the journal, clocks, wire
+names. It leaves what must be journalled or dead-lettered in ``settled`` and ``outcasts``; the broker empties
+both within the same turn.
 
-Over 400 lines: the state of a queue is one, and dispatching it is on the path of each message.
+Over 400 lines: all methods change the same counters of the queue, which must agree (ready, unacked, bytes,
+settled), and most are on the path of each message.
 """
 
 from collections.abc import Iterable
@@ -22,11 +23,13 @@ from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.memory_budget import MESSAGE_BYTES
 from holtmq.broker.work.paging import Pager
 from holtmq.broker.work.priority_levels import Levels
+from holtmq.broker.work.round_robin import next_takers, only
 from holtmq.broker.work.spilled_run import Missing
 from holtmq.broker.work.spilling_fifo import SpillingFifo
 
 _SHARE: Final = 256  # most messages delivered before the consumers' room is checked again
 _SHARE_BYTES: Final = 262_144
+SHED_AT_ONCE: Final = 5_000  # messages beyond a limit, which a policy may have lowered: about 10 ms
 _NO_LEVELS: Final[dict[int, SpillingFifo]] = {}
 
 
@@ -216,26 +219,36 @@ class WorkQueue:
         """Whether a full queue refuses publishers, rather than drop its oldest message."""
         return self.limited and not self.options.drops_head
 
-    def shed_excess(self, pager: Pager) -> None:
-        """Drop messages beyond the limits from the head, unless the queue refuses publishers instead."""
+    def shed_excess(self, pager: Pager, limit: int = SHED_AT_ONCE) -> bool:
+        """Drop messages beyond the limits from the head, unless the queue refuses publishers instead.
+
+        Drops at most ``limit``; returns whether there are more.
+        """
         options = self.options
         if not options.drops_head:
-            return
+            return False
         most, most_bytes = options.max_length, options.max_length_bytes
         while (most is not None and len(self.store) > most) or (
             most_bytes is not None and self.bytes > most_bytes and len(self.store) > 0
         ):
+            if not limit:
+                return True
+            limit -= 1
             message = self.store.shed(pager)
             if message is None:
-                return
+                return False
             self._leave(message, Reason.MAXLEN)
+        return False
 
     def dispatch(self, now_ms: int, pager: Pager) -> None:
         """Deliver ready messages to consumers with room, round-robin, highest priority first."""
         if self._pause is not None:
             return
         while self.consumers and (waiting := len(self.store)):
-            takers = self._takers(waiting)
+            if self.options.single_active_consumer:
+                takers = only(self.active) if self.active is not None else []
+            else:
+                takers = next_takers(self.consumers, self._next_turn, waiting)
             if not takers:
                 return
             share = min(min(room for _, room in takers) * len(takers), self._share())
@@ -450,33 +463,6 @@ class WorkQueue:
             self.active = self.consumers[0] if self.consumers else None
         if not self.consumers:
             self.exclusive_consumer = False
-
-    def _takers(self, waiting: int) -> list[tuple[Consumer, int]]:
-        consumers = self.consumers
-        if self.options.single_active_consumer:
-            room = self.active.room() if self.active is not None else 0
-            return [(self.active, room)] if self.active is not None and room > 0 else []
-        if len(consumers) == 1:
-            room = consumers[0].room()
-            return [(consumers[0], room)] if room > 0 else []
-        takers: list[tuple[Consumer, int]] = []
-        at = 0
-        while at < len(consumers) and not takers:
-            level = consumers[at].priority
-            end = at
-            while end < len(consumers) and consumers[end].priority == level:
-                end += 1
-            size = end - at
-            start = self._next_turn % size
-            for step in range(size):
-                consumer = consumers[at + (start + step) % size]
-                room = consumer.room()
-                if room > 0:
-                    takers.append((consumer, room))
-                    if len(takers) >= waiting:
-                        break
-            at = end
-        return takers
 
     def _share(self) -> int:
         if self.bytes <= _SHARE_BYTES:

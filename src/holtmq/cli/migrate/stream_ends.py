@@ -60,7 +60,7 @@ class _Ends:
         self._highest: dict[str, int] = {}  # by consumer tag
 
     async def read(self) -> None:
-        """Until each consumer has received something, then to the end of what the broker sends at once."""
+        """Read until each consumer has received a message, then all that the broker sends at once."""
         for at, prefetch in (("first", 1), ("last", _WHOLE_CHUNK)):
             await self._link.call(BasicQos(prefetch_count=prefetch), BasicQosOk)
             for number, name in enumerate(self._names):

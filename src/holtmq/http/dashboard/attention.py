@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.partitioned.extras.timer_firing import Late
 from holtmq.http.dashboard.queue_columns import DIED_MOST, QueueRow
 from holtmq.http.engine.clients import ConsumerRow, HolderRow
@@ -129,6 +130,21 @@ def of_queue(
         text = f"{at_least}{_messages(row.died_today)} dead-lettered within 24 hours"
         found.append(_finding("dead-letters", "warn", row, row.died_since, text))
     return found
+
+
+def of_dedup(queue: str, window: float, remembered: float | None) -> list[Finding]:
+    """Findings about a partitioned queue that does not remember ids for as long as it should (seconds)."""
+    if remembered is None:
+        return []
+    text = (
+        f"transaction ids are remembered for {_span(remembered)}, not for {_span(window)}: "
+        "limits.dedup_memory is too small"
+    )
+    return [
+        Finding(
+            rule="dedup-window", severity="warn", subject="queue", name=queue, vhost=DEFAULT_VHOST, text=text
+        )
+    ]
 
 
 def of_group(lag: GroupLag, limits: Thresholds, now: float) -> list[Finding]:

@@ -82,6 +82,7 @@ class WorkColumns:
     def __init__(self, context: Context, now: float) -> None:
         self._pager = context.broker.flow.pager
         self._now = now
+        self._now_ms = int(now * 1000)
         self._second = int(now)
         self._may_read = _READ_BACK_AT_ONCE
 
@@ -89,6 +90,17 @@ class WorkColumns:
         """How to read the column of this name, one of ``COLUMNS``."""
         found: Callable[[WorkQueue], object] = getattr(self, name)
         return found
+
+    def sort_key(self, name: str) -> Callable[[WorkQueue], object]:
+        """What to sort by for the column of this name: an order as that of its values, read faster."""
+        return self._waiting_ms if name == "oldest" else self.column(name)
+
+    def _waiting_ms(self, queue: WorkQueue) -> int | None:
+        store = queue.store
+        if type(store) is SpillingFifo and store.ready:  # most queues; 20,000 of them are sorted for a page
+            return self._now_ms - store.ready[0].arrived_ms
+        arrived_ms = self.arrived_ms(queue) if len(store) else None
+        return None if arrived_ms is None else self._now_ms - arrived_ms
 
     def row(self, queue: WorkQueue) -> QueueRow:
         pause = queue.paused
@@ -211,6 +223,14 @@ class StreamColumns:
         """How to read the column of this name, one of ``COLUMNS``."""
         found: Callable[[PartitionedQueue], object] = getattr(self, name)
         return found
+
+    def sort_key(self, name: str) -> Callable[[PartitionedQueue], object]:
+        """As ``WorkColumns.sort_key``: an age in milliseconds."""
+        return self._waiting_ms if name == "oldest" else self.column(name)
+
+    def _waiting_ms(self, queue: PartitionedQueue) -> float | None:
+        seconds = self._oldest_unread.get(queue.name)
+        return None if seconds is None else seconds * 1000
 
     def row(self, queue: PartitionedQueue) -> QueueRow:
         died_today, died_since = self._died(queue)

@@ -56,7 +56,7 @@ async def list_queues(call: Call) -> object:
         if identity.sees(name) and (vhost is None or vhost == name)
     ]
     keyed: list[tuple[_Key, WorkQueue | PartitionedQueue]] = []
-    read = work.column(sort)
+    read = work.sort_key(sort)
     for home in shown if kind != "stream" else ():
         for place, queue in enumerate(list(home.queues.values())):
             if (
@@ -64,14 +64,16 @@ async def list_queues(call: Call) -> object:
                 and (not text or text in queue.name.lower())
                 and not (hide_empty and not len(queue.store) and not queue.unacked)
             ):
-                keyed.append((_key(read(queue), queue.name, home.name), queue))
+                value = read(queue)
+                keyed.append(((-1 if value is None else value, queue.name, home.name), queue))
             if not place % _LOOK_EVERY:
                 await stepwise.between()
-    read_stream = streams.column(sort)
+    read_stream = streams.sort_key(sort)
     if kind in (None, "stream") and any(home.name == DEFAULT_VHOST for home in shown):
         for place, stream in enumerate(list(call.service.store.queues.values())):
             if (not text or text in stream.name.lower()) and not (hide_empty and not stream.log.live):
-                keyed.append((_key(read_stream(stream), stream.name, DEFAULT_VHOST), stream))
+                value = read_stream(stream)
+                keyed.append(((-1 if value is None else value, stream.name, DEFAULT_VHOST), stream))
             if not place % _LOOK_EVERY:
                 await stepwise.between()
     page = [
@@ -84,10 +86,6 @@ async def list_queues(call: Call) -> object:
         "can": [offered(identity, row.vhost, row.name) for row in page],
         "lines": [_line(dashboard, row, call.now) for row in page],
     }
-
-
-def _key(value: object, name: str, vhost: str) -> _Key:
-    return -1 if value is None else value, name, vhost
 
 
 def _line(dashboard: Dashboard, row: QueueRow, now: float) -> list[list[int]] | None:

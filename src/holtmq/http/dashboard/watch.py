@@ -14,6 +14,7 @@ import msgspec
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.figures.rings import Ring
 from holtmq.broker.partitioned.groups.group import Group, micros
+from holtmq.broker.partitioned.log.dedup_budget import shortened_us
 from holtmq.broker.partitioned.statistics import Steps, count_lag
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.parameters import THRESHOLDS
@@ -25,6 +26,7 @@ from holtmq.http.dashboard.attention import (
     Thresholds,
     holders_of,
     of_damage,
+    of_dedup,
     of_group,
     of_node,
     of_query,
@@ -121,11 +123,14 @@ class Watch:
 
     async def _look_at_work_queues(self, found: "_Worst", limits: Thresholds, now: float) -> int:
         """Add what needs attention about them; return how many there are. Most need none: these are
-        recognised without making a row."""
+        recognised without making a row, and so are those that are at most the 200th worst."""
         columns, stepwise, count = WorkColumns(self._context, now), Stepwise(), 0
         unread_ms = int((now - limits.unread_seconds) * 1000)
         oldest_ms = int((now - limits.oldest_seconds) * 1000)
+        unacked_ms = int((now - limits.unacked_seconds) * 1000)
         growing, arrived, none = limits.growing_messages, columns.arrived_ms, list[HolderRow]()
+        others = self._context.broker.other_holders
+        stuck, unread, late = _Candidates(), _Candidates(), _Candidates()
         for vhost in list(self._context.broker.vhosts.values()):
             for place, queue in enumerate(list(vhost.queues.values())):
                 if not place % _LOOK_EVERY:
@@ -134,25 +139,33 @@ class Watch:
                     continue
                 count += 1
                 ready, figures = len(queue.store), queue.figures
-                held = self._stuck_holders(queue, limits, now) if queue.unacked else none
+                held_ms = held_since_ms(queue, others) if queue.unacked else None
+                is_stuck = held_ms is not None and held_ms <= unacked_ms
                 # A backlog that has grown by so many messages has at least so many.
                 net = _net_by_minute(figures.ring, now) if ready >= growing else []
-                if not held and figures.dead_letters is None and queue.paused is None and not net:
-                    if not ready:
-                        continue
-                    arrived_ms = arrived(queue)
-                    if not queue.consumers and (arrived_ms is None or arrived_ms <= unread_ms):
-                        if columns.holds_dead_letters(queue):
-                            found.add(of_queue(columns.row(queue), none, [], limits, now))
-                        else:
-                            found.add_unread(arrived_ms, queue)
-                        continue
-                    if arrived_ms is None or arrived_ms > oldest_ms or not queue.consumers:
-                        continue
-                found.add(of_queue(columns.row(queue), held, net, limits, now))
-        for queue in found.unread():
-            found.add(of_queue(columns.row(queue), none, [], limits, now))
-            await stepwise.between()
+                if figures.dead_letters is not None or queue.paused is not None or net:
+                    holders = self.holders_of(queue) if is_stuck else none
+                    found.add(of_queue(columns.row(queue), holders, net, limits, now))
+                    continue
+                arrived_ms = arrived(queue) if ready else None
+                if not ready:
+                    waits = False
+                elif queue.consumers:
+                    waits = arrived_ms is not None and arrived_ms <= oldest_ms
+                else:
+                    waits = arrived_ms is None or arrived_ms <= unread_ms
+                if is_stuck:
+                    stuck.add(held_ms, queue, 1 + waits)
+                elif waits and (queue.consumers or columns.holds_dead_letters(queue)):
+                    late.add(arrived_ms, queue, 1)
+                elif waits:
+                    unread.add(arrived_ms, queue, 1)
+        for candidates in (stuck, unread, late):
+            for queue in candidates.worst():
+                holders = self.holders_of(queue) if candidates is stuck else none
+                found.add(of_queue(columns.row(queue), holders, [], limits, now))
+                await stepwise.between()
+            found.dropped += candidates.dropped
         return count
 
     async def _look_at_streams(self, found: "_Worst", limits: Thresholds, now: float) -> int:
@@ -166,6 +179,9 @@ class Watch:
             amqp = vhost.queues.get(stream.name) if vhost is not None else None
             held = self._stuck_holders(amqp, limits, now) if amqp is not None else []
             found.add(of_queue(row, held, net, limits, now))
+            window_us = stream.config.dedup_window_us
+            span_us = shortened_us(stream.dedup, micros(now), window_us)
+            found.add(of_dedup(stream.name, window_us / _US, None if span_us is None else span_us / _US))
             await stepwise.between()
         return stored
 
@@ -238,34 +254,42 @@ class _Worst:
 
     def __init__(self) -> None:
         self._found: list[Finding] = []
-        self._unread: list[tuple[float, str, str, WorkQueue]] = []
-        self._dropped = 0
+        self.dropped = 0
 
     def add(self, findings: list[Finding]) -> None:
         """Add findings."""
         self._found += findings
         if len(self._found) >= _COLLECTED_MOST:
             self._found.sort(key=urgency)
-            self._dropped += len(self._found) - _SHOWN_MOST
+            self.dropped += len(self._found) - _SHOWN_MOST
             del self._found[_SHOWN_MOST:]
-
-    def add_unread(self, arrived_ms: int | None, queue: WorkQueue) -> None:
-        """Add a queue about which all that can be found is that it has no reader."""
-        self._unread.append((math.inf if arrived_ms is None else arrived_ms, queue.name, queue.vhost, queue))
-        if len(self._unread) >= _COLLECTED_MOST:
-            self.unread()
-
-    def unread(self) -> list[WorkQueue]:
-        """The queues of ``add_unread`` that may be among the worst."""
-        self._unread.sort()
-        self._dropped += len(self._unread[_SHOWN_MOST:])
-        del self._unread[_SHOWN_MOST:]
-        return [queue for *_, queue in self._unread]
 
     def findings(self, queues: int, stored: int) -> Findings:
         """The worst first."""
         self._found.sort(key=urgency)
-        return Findings(self._found[:_SHOWN_MOST], len(self._found) + self._dropped, queues, stored)
+        return Findings(self._found[:_SHOWN_MOST], len(self._found) + self.dropped, queues, stored)
+
+
+class _Candidates:
+    """Queues with one kind of finding, of which only the longest-lasting can be among the worst."""
+
+    def __init__(self) -> None:
+        self._queues: list[tuple[float, str, str, int, WorkQueue]] = []
+        self.dropped = 0  # findings
+
+    def add(self, since_ms: int | None, queue: WorkQueue, findings: int) -> None:
+        """Add a queue with so many findings."""
+        since = math.inf if since_ms is None else since_ms
+        self._queues.append((since, queue.name, queue.vhost, findings, queue))
+        if len(self._queues) >= _COLLECTED_MOST:
+            self.worst()
+
+    def worst(self) -> list[WorkQueue]:
+        """Those that may be among the worst; the others are dropped."""
+        self._queues.sort()
+        self.dropped += sum(findings for *_, findings, _ in self._queues[_SHOWN_MOST:])
+        del self._queues[_SHOWN_MOST:]
+        return [queue for *_, queue in self._queues]
 
 
 class _Counting:

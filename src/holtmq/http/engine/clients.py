@@ -42,6 +42,7 @@ class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     delivered: int
     settled: int  # acknowledged, rejected, returned, or delivered without acks
     client_properties: dict[str, object]
+    auth_mechanism: str
     protocol: str = "AMQP 0-9-1"
     type: str = "network"
 
@@ -87,6 +88,12 @@ class ChannelRow(msgspec.Struct, frozen=True, kw_only=True):
     global_prefetch_count: int
     confirm: bool
     transactional: bool
+    messages_unconfirmed: int
+    messages_uncommitted: int
+    acks_uncommitted: int
+    published: int  # messages
+    delivered: int
+    settled: int  # acknowledged, rejected, returned, or delivered without acks
     state: str = "running"
 
 
@@ -119,6 +126,7 @@ class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     active: bool
     prefetch_count: int
     arguments: dict[str, object]
+    activity_status: str = "up"  # with a single active consumer: single_active or waiting
     messages_unacknowledged: int = 0
     held_since: int | None = None  # milliseconds: time of the oldest unacknowledged delivery
     client_name: str = ""  # the name that its connection gave itself

@@ -15,6 +15,7 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.config import Config
 from holtmq.durations import Durations
 from holtmq.http.engine.authentication import RequestAuthenticator
+from holtmq.http.engine.client_rates import ClientRates
 from holtmq.http.engine.clients import Clients
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.history import History
@@ -85,6 +86,7 @@ class Context:
     checkpoint: Callable[[], None] = lambda: None
     replica: Callable[[], ReplicaState | None] = lambda: None  # None: this node alone has the journal
     hand_over: Callable[[str], None] | None = None  # to another node; None: this node alone has the journal
+    client_rates: ClientRates = field(default_factory=ClientRates)
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
     pipelines: PipelineReports = field(default_factory=PipelineReports)
     range_streams: OpenStreams = field(default_factory=OpenStreams)

@@ -5,10 +5,12 @@ journal is durable, answer. Must not touch: what a handler does, logins and righ
 them).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from holtmq.auth.rights import Right
+from holtmq.broker.errors import NotFound
 from holtmq.http.engine.context import NODE
 from holtmq.http.engine.endpoints import Call, Conventions, Endpoint, Handler, Reply
 from holtmq.http.engine.errors import Refusal
@@ -25,6 +27,15 @@ def endpoint(
 ) -> Endpoint:
     """A row of this API's table. ``is_paged``: it lists, and supports paging."""
     return Endpoint(method, path, right, handler=handler, is_paged=is_paged)
+
+
+@contextmanager
+def missing_is_bad_request() -> Iterator[None]:
+    """A missing thing that a request only refers to is answered with 400, as in RabbitMQ, not with 404."""
+    try:
+        yield
+    except NotFound as error:
+        raise Refusal(400, str(error)) from None
 
 
 def check_node(call: Call) -> None:

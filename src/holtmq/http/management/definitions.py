@@ -10,13 +10,13 @@ from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.exchanges import Exchange
-from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
+from holtmq.broker.topology.vhost import QueueBinding, VHost
 from holtmq.http.engine.endpoints import Call
 from holtmq.http.engine.wire import plain
-from holtmq.http.management.conventions import endpoint
+from holtmq.http.management.conventions import endpoint, missing_is_bad_request
 from holtmq.http.management.listing import Rows
 from holtmq.http.management.runtime import global_rows, parameter_rows, topic_row
-from holtmq.http.management.topology import listed_queues
+from holtmq.http.management.topology import exchange_definition, listed_queues
 from holtmq.http.management.users import permission_row, policy_row, user_row, vhost_definition
 
 
@@ -54,7 +54,9 @@ def _user_definition(broker: Broker, user: User) -> dict[str, object]:
 
 async def export_vhost(call: Call) -> object:
     """The contents of one vhost, without its name, so that they can be loaded into another."""
-    parts = _inside(call.broker, [call.vhost])
+    with missing_is_bad_request():
+        vhost = call.vhost
+    parts = _inside(call.broker, [vhost])
     nowhere = {name: Rows(map(_without_vhost, part.rows)) for name, part in parts.items()}
     return {**_versions(call), **nowhere}
 
@@ -91,7 +93,7 @@ def _inside(broker: Broker, vhosts: list[VHost]) -> dict[str, Rows]:
         "parameters": Rows(list(parameter_rows(broker, [vhost.name for vhost in vhosts]))),
         "policies": Rows(_policies(broker, vhosts)),
         "queues": Rows(map(_queue_definition, queues)),
-        "exchanges": Rows(_exchange_definition(*one) for one in exchanges),
+        "exchanges": Rows(exchange_definition(*one) for one in exchanges),
         "bindings": Rows(
             _binding_definition(vhost, binding)
             for vhost, found in bindings
@@ -108,18 +110,6 @@ def _queue_definition(queue: Queue) -> dict[str, object]:
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
         "arguments": plain(dict(queue.arguments)),
-    }
-
-
-def _exchange_definition(vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
-    return {
-        "name": exchange.name,
-        "vhost": vhost.name,
-        "type": exchange.kind.value,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": plain(dict(exchange.arguments)),
     }
 
 

@@ -23,7 +23,7 @@ from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.http.engine.endpoints import CHANGED, Call, Reply
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.management.conventions import endpoint
+from holtmq.http.management.conventions import endpoint, missing_is_bad_request
 from holtmq.http.management.definitions_rehearsal import Names, binding_ends, rehearsal, stamp
 from holtmq.http.management.runtime import (
     VHOST_LIMITS_COMPONENT,
@@ -73,11 +73,13 @@ async def load_vhost(call: Call) -> Reply:
     for parts in (given.parameters, given.policies, given.exchanges, given.queues):
         for part in parts:
             part.vhost = vhost
-    return await _load(call, given, vhost)
+    with missing_is_bad_request():
+        return await _load(call, given, vhost)
 
 
 async def load(call: Call) -> Reply:
-    return await _load(call, call.json(DefinitionsIn))
+    with missing_is_bad_request():
+        return await _load(call, call.json(DefinitionsIn))
 
 
 async def _load(call: Call, given: DefinitionsIn, vhost: str | None = None) -> Reply:

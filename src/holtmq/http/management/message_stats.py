@@ -86,6 +86,19 @@ def stats(
     return row
 
 
+def added(rows: Sequence[dict[str, object]], nothing: dict[str, object]) -> dict[str, object]:
+    """The sum of several ``message_stats`` or ``lengths``, without samples; ``nothing`` is one of zeros."""
+    sums = dict(nothing)
+    for row in rows:
+        for name, value in row.items():
+            match value, sums[name]:
+                case int(), int(before):
+                    sums[name] = before + value
+                case {"rate": float(rate)}, {"rate": float(before)}:
+                    sums[name] = rate_only(before + rate)
+    return sums
+
+
 def _rates(ring: Ring | None, size: int, asked: Wanted) -> list[float]:
     return [0.0] * size if ring is None else ring.rates(asked.second)
 

@@ -23,7 +23,7 @@ from holtmq.http.engine.endpoints import CHANGED, Call, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import plain
 from holtmq.http.management.access import READ_QUEUE, WRITE_EXCHANGE
-from holtmq.http.management.conventions import endpoint
+from holtmq.http.management.conventions import endpoint, missing_is_bad_request
 from holtmq.http.management.topology import exchange_name
 from holtmq.http.management.wire import checked_key, checked_table
 from holtmq.wire.primitives import CodecError
@@ -91,7 +91,8 @@ class GetIn(msgspec.Struct, kw_only=True):
 async def publish(call: Call) -> object:
     given, vhost = call.json(PublishIn), call.vhost
     exchange, key = exchange_name(call.path["exchange"]), checked_key(given.routing_key)
-    vhost.exchange(exchange)
+    with missing_is_bad_request():
+        vhost.exchange(exchange)
     call.require_in_vhost(Action.WRITE, exchange)
     call.context.check_alarm()
     body = _body(given, call.context.config.amqp.max_message_bytes)

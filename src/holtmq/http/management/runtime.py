@@ -19,7 +19,7 @@ from holtmq.http.engine.context import NODE
 from holtmq.http.engine.endpoints import CHANGED, CREATED, Call, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import LOGIN, MONITOR
-from holtmq.http.management.conventions import endpoint
+from holtmq.http.management.conventions import endpoint, missing_is_bad_request
 from holtmq.http.management.users import policy_row, set_policy, user_named
 from holtmq.http.management.wire import PolicyIn, checked_name
 from holtmq.http.management.without_meaning import (
@@ -75,7 +75,8 @@ async def list_topic_permissions(call: Call) -> object:
 
 async def put_topic_permission(call: Call) -> Reply:
     given = call.json(TopicPermissionIn)
-    user, vhost = user_named(call.broker, call.path["user"]).name, call.vhost.name
+    with missing_is_bad_request():
+        user, vhost = user_named(call.broker, call.path["user"]).name, call.vhost.name
     known = bool(call.broker.topic_permissions.all(user=user, vhost=vhost))
     call.broker.access.put_topic_permission(
         TopicPermission(user, vhost, given.exchange, given.write, given.read)
@@ -117,7 +118,8 @@ async def list_user_limits(call: Call) -> object:
 
 
 async def put_user_limit(call: Call) -> Reply:
-    name, limits = user_named(call.broker, call.path["user"]).name, call.broker.limits.of_users
+    with missing_is_bad_request():
+        name, limits = user_named(call.broker, call.path["user"]).name, call.broker.limits.of_users
     changed = {**limits.get(name, {}), call.path["limit"]: call.json(LimitIn).value}
     call.broker.access.set_user_limits(name, changed)
     return CHANGED

@@ -9,19 +9,25 @@ import threading
 from contextlib import suppress
 from typing import Final
 
-import msgspec
-
 from holtmq import __version__
 from holtmq.auth.attempts import Attempts, Protocol
 from holtmq.broker.figures.client_counts import CHURN
 from holtmq.broker.figures.queue_figures import Totals
 from holtmq.broker.topology.exchange_kinds import Kind
-from holtmq.http.engine.clients import ChannelRow, ConnectionRow
+from holtmq.http.engine.clients import ConnectionRow
 from holtmq.http.engine.context import NODE
 from holtmq.http.engine.endpoints import CHANGED, Call, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management import message_stats
 from holtmq.http.management.access import LOGIN, MONITOR
+from holtmq.http.management.client_rows import (
+    channel_row,
+    channel_rows,
+    connection_row,
+    connection_rows,
+    consumer_row,
+    details,
+)
 from holtmq.http.management.conventions import check_node, endpoint
 from holtmq.http.management.listing import Rows, collected
 from holtmq.http.management.runtime import cluster_name
@@ -51,11 +57,16 @@ async def overview(call: Call) -> object:
         "cluster_name": cluster_name(broker),
         "node": NODE,
         "rates_mode": "basic",
+        "disable_stats": False,
+        "enable_queue_totals": False,
+        "statistics_db_event_queue": 0,
+        "contexts": [],
         "sample_retention_policies": {"global": [60, 10_800], "basic": [60, 10_800], "detailed": []},
         "exchange_types": _exchange_types(),
-        "message_stats": message_stats.stats(
-            Totals(*sums), sampler.node, asked, broker.counts.kinds(), sampler.kinds
-        ),
+        "message_stats": {
+            **message_stats.stats(Totals(*sums), sampler.node, asked, broker.counts.kinds(), sampler.kinds),
+            **_client_stats(call),
+        },
         "queue_totals": {
             "messages": ready + unacked,
             "messages_ready": ready,
@@ -80,6 +91,14 @@ async def overview(call: Call) -> object:
             for listener in call.context.listeners()
         ],
     }
+
+
+def _client_stats(call: Call) -> dict[str, object]:
+    """What publishers and ``basic.get`` were answered, with the rate since the last request."""
+    counts = call.broker.counts
+    names = ("confirm", "return_unroutable", "drop_unroutable", "get_empty")
+    totals = (counts.confirmed, counts.returned, counts.dropped, counts.get_empty)
+    return {**dict(zip(names, totals, strict=True)), **details(call, overview, names, totals)}
 
 
 def _churn(call: Call) -> dict[str, object]:
@@ -133,6 +152,15 @@ def _node(call: Call) -> dict[str, object]:
         "disk_free_limit": limits.disk_free_min_bytes,
         "disk_free_alarm": "disk" in alarm,
         "partitions": [],
+        "cluster_links": [],
+        "config_files": [],
+        "log_files": [],
+        "applications": [],
+        "contexts": [],
+        "auth_mechanisms": [
+            {"name": name, "description": name, "enabled": True} for name in ("PLAIN", "AMQPLAIN", "EXTERNAL")
+        ],
+        **_churn(call),
     }
     if not data.memory:
         with suppress(OSError):
@@ -142,14 +170,18 @@ def _node(call: Call) -> dict[str, object]:
 
 
 def _exchange_types() -> list[dict[str, object]]:
-    return [{"name": kind.value, "enabled": True} for kind in Kind]
+    return [{"name": kind.value, "description": kind.value, "enabled": True} for kind in Kind]
 
 
 async def connections(call: Call) -> Rows:
-    return Rows(call.context.clients.connections(_vhost(call)))
+    return Rows(connection_rows(call, _vhost(call)))
 
 
-async def connection(call: Call) -> ConnectionRow:
+async def connection(call: Call) -> object:
+    return connection_row(call, await _asked_connection(call))
+
+
+async def _asked_connection(call: Call) -> ConnectionRow:
     name = call.path["connection"]
     for row in await collected(call.context.clients.connections()):
         if row.name == name:
@@ -168,38 +200,43 @@ async def close_connection(call: Call) -> Reply:
     return CHANGED
 
 
-async def connections_of_user(call: Call) -> list[ConnectionRow]:
+async def connections_of_user(call: Call) -> object:
+    return [connection_row(call, row) for row in await _connections_of_user(call)]
+
+
+async def _connections_of_user(call: Call) -> list[ConnectionRow]:
     rows = await collected(call.context.clients.connections())
     return [row for row in rows if row.user == call.path["user"]]
 
 
 async def close_connections_of_user(call: Call) -> Reply:
-    for row in await connections_of_user(call):
+    for row in await _connections_of_user(call):
         call.context.clients.close(row.name, _reason(call))
     return CHANGED
 
 
-async def channels_of_connection(call: Call) -> list[ChannelRow]:
-    name = (await connection(call)).name
+async def channels_of_connection(call: Call) -> object:
+    name = (await _asked_connection(call)).name
     rows = await collected(call.context.clients.channels())
-    return [row for row in rows if row.connection_details.name == name]
+    return [channel_row(call, row) for row in rows if row.connection_details.name == name]
 
 
 async def channel(call: Call) -> object:
     for row in await collected(call.context.clients.channels()):
         if row.name == call.path["channel"]:
             consumers = await collected(call.context.clients.consumers(row.vhost))
-            mine = [consumer for consumer in consumers if consumer.channel_details.name == row.name]
-            return {**msgspec.structs.asdict(row), "consumer_details": mine}
+            mine = [consumer_row(one) for one in consumers if one.channel_details.name == row.name]
+            # By exchange and by queue: RabbitMQ counts these with ``rates_mode`` detailed alone.
+            return {**channel_row(call, row), "consumer_details": mine, "publishes": [], "deliveries": []}
     raise Refusal(404, f"no channel '{call.path['channel']}'")
 
 
 async def channels(call: Call) -> Rows:
-    return Rows(call.context.clients.channels(_vhost(call)))
+    return Rows(channel_rows(call, _vhost(call)))
 
 
 async def consumers(call: Call) -> Rows:
-    return Rows(call.context.clients.consumers(_vhost(call)))
+    return Rows(map(consumer_row, call.context.clients.consumers(_vhost(call))))
 
 
 def _vhost(call: Call) -> str | None:

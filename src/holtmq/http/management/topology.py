@@ -26,6 +26,7 @@ from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import plain
 from holtmq.http.management import message_stats
 from holtmq.http.management.access import CONFIGURE_EXCHANGE, CONFIGURE_QUEUE, MANAGE
+from holtmq.http.management.client_rows import consumer_row
 from holtmq.http.management.conventions import endpoint
 from holtmq.http.management.listing import Rows, collected
 from holtmq.http.management.wire import ExchangeIn, QueueIn, checked_name, checked_table
@@ -68,6 +69,19 @@ async def _queue_rows(call: Call, queues: list[Queue]) -> Iterator[dict[str, obj
         }
         for queue in queues
     )
+
+
+async def vhost_stats(call: Call, queues: list[Queue]) -> dict[str, object]:
+    """``message_stats`` of the queues of a vhost together, and how fast their lengths change."""
+    asked = message_stats.Wanted(message_stats.Span(), message_stats.Span(), int(call.context.clock()))
+    depths = await collected(
+        message_stats.lengths(queue.figures.depth, queue.figures.unacked, asked) for queue in queues
+    )
+    counted = await collected(_stats(call, queue, asked) for queue in queues)
+    return {
+        **message_stats.added(depths, message_stats.lengths(None, None, asked)),
+        "message_stats": message_stats.added(counted, message_stats.stats(Totals(0, 0, 0), None, asked)),
+    }
 
 
 def _stats(call: Call, queue: Queue, asked: message_stats.Wanted) -> dict[str, object]:
@@ -140,9 +154,14 @@ async def list_queues(call: Call) -> object:
 async def show_queue(call: Call) -> object:
     queue = asked_queue(call)
     (row,) = await _queue_rows(call, [queue])
+    consumers = call.context.clients.consumers_of(queue.vhost, queue.name)
+    active = [one.consumer_tag for one in consumers if one.activity_status == "single_active"]
+    alone = [one.consumer_tag for one in consumers if one.exclusive]
     return {
         **row,
-        "consumer_details": call.context.clients.consumers_of(queue.vhost, queue.name),
+        "consumer_details": [consumer_row(one) for one in consumers],
+        "single_active_consumer_tag": active[0] if active else None,
+        "exclusive_consumer_tag": alone[0] if alone else None,
         # By exchange and by channel: RabbitMQ counts these with ``rates_mode`` detailed alone.
         "incoming": [],
         "deliveries": [],
@@ -190,9 +209,7 @@ async def queue_action(call: Call) -> Reply:
     return CHANGED
 
 
-def exchange_row(call: Call, vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
-    policy = call.broker.policies.for_exchange(vhost.name, exchange.name)
-    published, routed = exchange_rates(exchange, call.context.clock())
+def exchange_definition(vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
     return {
         "name": exchange.name,
         "vhost": vhost.name,
@@ -201,6 +218,14 @@ def exchange_row(call: Call, vhost: VHost, exchange: QueueExchange) -> dict[str,
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
         "arguments": plain(dict(exchange.arguments)),
+    }
+
+
+def exchange_row(call: Call, vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
+    policy = call.broker.policies.for_exchange(vhost.name, exchange.name)
+    published, routed = exchange_rates(exchange, call.context.clock())
+    return {
+        **exchange_definition(vhost, exchange),
         "policy": policy.name if policy else None,
         "message_stats": {
             "publish_in": exchange.published,
@@ -236,7 +261,9 @@ async def list_exchanges(call: Call) -> object:
 
 
 async def show_exchange(call: Call) -> object:
-    return exchange_row(call, call.vhost, asked_exchange(call))
+    row = exchange_row(call, call.vhost, asked_exchange(call))
+    # By channel and by queue: RabbitMQ counts these with ``rates_mode`` detailed alone.
+    return {**row, "incoming": [], "outgoing": []}
 
 
 async def put_exchange(call: Call) -> Reply:

@@ -21,8 +21,10 @@ from holtmq.http.engine.endpoints import CHANGED, CREATED, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import plain
 from holtmq.http.management.access import ADMINISTER, MAKE_POLICY, MANAGE
-from holtmq.http.management.conventions import endpoint
-from holtmq.http.management.topology import listed_queues, queue_totals
+from holtmq.http.management.client_rows import details
+from holtmq.http.management.conventions import endpoint, missing_is_bad_request
+from holtmq.http.management.listing import collected
+from holtmq.http.management.topology import listed_queues, queue_totals, vhost_stats
 from holtmq.http.management.wire import (
     PermissionIn,
     PolicyIn,
@@ -42,8 +44,12 @@ ALGORITHM: Final = "argon2id"
 _ARGON2: Final = "$argon2id$"
 
 
-async def vhost_row(broker: Broker, vhost: VHost) -> dict[str, object]:
-    ready, unacked, _ = await queue_totals(listed_queues(vhost))
+async def vhost_row(call: Call, vhost: VHost) -> dict[str, object]:
+    broker, queues = call.broker, listed_queues(vhost)
+    ready, unacked, _ = await queue_totals(queues)
+    connections = call.context.clients.connections(vhost.name)
+    octets = await collected((row.recv_oct, row.send_oct) for row in connections)
+    received, sent = sum(one for one, _ in octets), sum(one for _, one in octets)
     return {
         **vhost_definition(broker.users.vhost(vhost.name) or Vhost(vhost.name)),
         "tracing": False,
@@ -51,6 +57,10 @@ async def vhost_row(broker: Broker, vhost: VHost) -> dict[str, object]:
         "messages": ready + unacked,
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
+        **await vhost_stats(call, queues),
+        "recv_oct": received,  # of the connections that are open
+        "send_oct": sent,
+        **details(call, (vhost.name,), ("recv_oct", "send_oct"), (received, sent)),
     }
 
 
@@ -85,11 +95,11 @@ def set_vhost(broker: Broker, name: str, given: VhostIn) -> None:
 
 async def list_vhosts(call: Call) -> object:
     found = [call.broker.vhosts[name] for name in sorted(call.broker.vhosts) if call.identity.sees(name)]
-    return [await vhost_row(call.broker, vhost) for vhost in found]
+    return [await vhost_row(call, vhost) for vhost in found]
 
 
 async def show_vhost(call: Call) -> object:
-    return await vhost_row(call.broker, call.vhost)
+    return await vhost_row(call, call.vhost)
 
 
 async def put_vhost(call: Call) -> Reply:
@@ -219,7 +229,8 @@ async def show_permission(call: Call) -> object:
 
 async def put_permission(call: Call) -> Reply:
     given = call.json(PermissionIn)
-    user, vhost = user_named(call.broker, call.path["user"]).name, call.vhost.name
+    with missing_is_bad_request():
+        user, vhost = user_named(call.broker, call.path["user"]).name, call.vhost.name
     known = bool(call.broker.users.grants(user=user, vhost=vhost))
     call.broker.access.set_permissions(user, vhost, Permissions(given.configure, given.write, given.read))
     return CHANGED if known else CREATED

@@ -40,7 +40,7 @@ async def pause(call: Call) -> object:
     given, queue = call.json_or(PauseIn, PauseIn()), queue_in_path(call)
     by = call.identity.name
     if queue is not None:
-        known = call.broker.pause_queue(queue, by, given.reason)
+        known = call.broker.pauses.pause(queue, by, given.reason)
     else:
         name = call.path["queue"]
         stream = admin.queue_named(call.service, name)
@@ -54,7 +54,7 @@ async def pause(call: Call) -> object:
 async def resume(call: Call) -> object:
     queue = queue_in_path(call)
     if queue is not None:
-        call.broker.resume_queue(queue)
+        call.broker.pauses.resume(queue)
     else:
         admin.resume(call.service, call.path["queue"])
     await call.durable()

@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Fault(StrEnum):
-    """One misfortune of the owner, or of the standby."""
+    """What the check does to the owner, the standby or the network between them and PostgreSQL."""
 
     KILL = "owner killed"
     FREEZE = "owner frozen past the takeover, then woken"

@@ -2,8 +2,6 @@
 
 Owns: the rounds and the verdict. Must not touch: the nodes' insides. Who owns the log is asked at /ready, as
 a load balancer does.
-
-Over 400 lines: the faults of a round and their order are one story.
 """
 
 import asyncio
@@ -31,7 +29,6 @@ from holtmq.verify.workload import Gone, Ports, Workload
 _OWNER_SECONDS: Final = 60.0
 _TRIES: Final = 4
 _PURGE_ABOVE: Final = (300, 1_000, 4_000)
-_EXAMPLES: Final = 5
 _FAULTS_OF_A_LIFE: Final = 3  # at most; then the owner is killed, and everything is read at the next one
 _CLOCK_SECONDS: Final = 3600.0
 _LOOK_SECONDS: Final = 0.2
@@ -106,7 +103,7 @@ class ReplicaJudge:
                 except Gone as error:  # a node that hung is a finding, too
                     self._fail(str(error))
         self.report.seconds = time.perf_counter() - began
-        self._count()
+        self.report.fill(self._findings, self._workloads)
         return self.report
 
     @contextlib.asynccontextmanager
@@ -194,7 +191,7 @@ class ReplicaJudge:
         report.rounds += 1
         report.last_fault = fault
         report.faults[fault] = report.faults.get(fault, 0) + 1
-        self._count()
+        self.report.fill(self._findings, self._workloads)
         self._on_round(report)
 
     def _work(self, node: NodeProcess) -> "asyncio.Future[list[None]]":
@@ -351,7 +348,7 @@ class ReplicaJudge:
                 self._set_clocks(None)
             self._findings.add(workload.record.compare(found))
             await self._again(lambda ports, workload=workload: workload.finish_reading(ports, most))  # type: ignore[misc]
-        self._count()
+        self.report.fill(self._findings, self._workloads)
 
     async def _read(self, workload: Workload, owner: NodeProcess) -> dict[str, list[bytes]]:
         """Everything that waits. On a busy machine a node may send its reader away for a moment."""
@@ -377,32 +374,3 @@ class ReplicaJudge:
     def _fail(self, text: str) -> None:
         self.report.troubles += 1
         self.report.examples.append(text)
-
-    def _count(self) -> None:
-        report, findings = self.report, self._findings
-        records, watches = (
-            [workload.record for workload in self._workloads],
-            [workload.watch for workload in self._workloads],
-        )
-        report.confirmed = sum(record.confirmed for record in records)
-        report.acks = sum(record.acked for record in records)
-        report.transactions = sum(record.committed for record in records)
-        twice = [name for record in records for name in record.confirmed_behind_fence]
-        disordered = findings.disordered + [name for watch in watches for name in watch.disordered]
-        report.lost, report.undone_acks = len(findings.lost), len(findings.undone)
-        report.order_violations, report.two_owners = len(disordered), len(twice)
-        report.torn_transactions, report.damaged = len(findings.torn), len(findings.damaged)
-        report.duplicates = sum(watch.duplicates for watch in watches)
-        kinds = (
-            ("lost", findings.lost),
-            ("undone ack", findings.undone),
-            ("out of order", disordered),
-            ("confirmed by a node that was replaced", twice),
-            ("torn transaction", findings.torn),
-            ("damaged", findings.damaged),
-        )
-        known = set(report.examples)
-        for kind, names in kinds:
-            report.examples += [
-                text for name in names[:_EXAMPLES] if (text := f"{kind}: {name}") not in known
-            ]

@@ -3,11 +3,18 @@
 Owns: the numbers and how they are shown. Must not touch: how they came about.
 """
 
+from collections.abc import Sequence
+from typing import Final
+
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from holtmq.verify.record import Findings
 from holtmq.verify.report import Percentiles
+from holtmq.verify.workload import Workload
+
+_EXAMPLES: Final = 5
 
 
 class ReplicaReport(msgspec.Struct, kw_only=True):
@@ -49,6 +56,31 @@ class ReplicaReport(msgspec.Struct, kw_only=True):
     def passed(self) -> bool:
         """Whether every promise was kept."""
         return not self.broken
+
+    def fill(self, findings: Findings, workloads: Sequence[Workload]) -> None:
+        """Take over what was promised to the workloads, and what was found broken."""
+        records = [workload.record for workload in workloads]
+        watches = [workload.watch for workload in workloads]
+        self.confirmed = sum(record.confirmed for record in records)
+        self.acks = sum(record.acked for record in records)
+        self.transactions = sum(record.committed for record in records)
+        twice = [name for record in records for name in record.confirmed_behind_fence]
+        disordered = findings.disordered + [name for watch in watches for name in watch.disordered]
+        self.lost, self.undone_acks = len(findings.lost), len(findings.undone)
+        self.order_violations, self.two_owners = len(disordered), len(twice)
+        self.torn_transactions, self.damaged = len(findings.torn), len(findings.damaged)
+        self.duplicates = sum(watch.duplicates for watch in watches)
+        kinds = (
+            ("lost", findings.lost),
+            ("undone ack", findings.undone),
+            ("out of order", disordered),
+            ("confirmed by a node that was replaced", twice),
+            ("torn transaction", findings.torn),
+            ("damaged", findings.damaged),
+        )
+        known = set(self.examples)
+        for kind, names in kinds:
+            self.examples += [text for name in names[:_EXAMPLES] if (text := f"{kind}: {name}") not in known]
 
     def as_json(self) -> bytes:
         """Everything, and the verdict."""

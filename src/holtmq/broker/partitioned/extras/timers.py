@@ -99,10 +99,6 @@ class TimedMessages(StatePart):
             heappop(self._line)  # moved or cancelled
         return None
 
-    def in_line(self) -> int:
-        """The length of the line, including entries of moved or cancelled timers."""
-        return len(self._line)
-
     def due(self, now_us: int, most: int = 1000) -> list[Timed]:
         """Timers that are due, earliest first; the caller pushes them and records their end."""
         found: dict[tuple[str, str], Timed] = {}  # a timer moved away and back is in the line twice

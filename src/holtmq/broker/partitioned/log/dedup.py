@@ -12,7 +12,7 @@ from typing import Final
 
 from holtmq.broker.partitioned.log.message_log import MessageLog
 
-MAX_ENTRIES: Final = 4_000_000  # about 110 bytes each; above it the oldest expire early, and are counted
+MAX_ENTRIES: Final = 4_000_000  # 90 to 145 bytes each; above it the oldest expire early, and are counted
 _BITS: Final = (1 << 60) - 1  # two digits of a Python int: 32 bytes per entry instead of 48
 _SPREAD: Final = 0x9E37_79B9_7F4A_7C15
 _from_bytes: Final = int.from_bytes
@@ -31,15 +31,16 @@ def fingerprint(partition: int, transaction_id: str) -> int:
 class DedupIndex:
     """Fingerprints of the messages inside the window. Entries expire in offset order, at the floor."""
 
-    __slots__ = ("_entries", "_log", "_max", "_twins", "floor", "forgotten_early")
+    __slots__ = ("_entries", "_log", "_twins", "floor", "forgotten_early", "forgotten_us", "limit")
 
     def __init__(self, log: MessageLog, max_entries: int = MAX_ENTRIES) -> None:
         self._log = log
-        self._max = max_entries
+        self.limit = max_entries  # a node with too many ids lowers it
         self._entries: dict[int, int] = {}
         self._twins: dict[int, list[int]] = {}  # fingerprint -> its other offsets, if it has several
         self.floor = 0
         self.forgotten_early = 0
+        self.forgotten_us = 0  # creation time of the newest message whose id was forgotten early
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -75,19 +76,26 @@ class DedupIndex:
                 if entries[print_] != offset:
                     self._twins.setdefault(print_, []).append(offset)
 
-    def expire(self, cutoff_us: int, most: int) -> None:
-        """Remove entries older than the window, oldest first: at most ``most``, more only above the bound."""
+    def expire(self, cutoff_us: int, most: int) -> bool:
+        """Remove entries older than the window, and above the limit, oldest first.
+
+        Looks at ``most`` messages; returns whether there may be more to remove.
+        """
         log = self._log
-        over = len(self._entries) - self._max
+        over = len(self._entries) - self.limit
         if self.floor >= log.next_offset or (over <= 0 and log.created_us(self.floor) >= cutoff_us):
-            return
+            return False
         aged = log.offset_at(cutoff_us)
-        stop = min(max(aged, self.floor + max(over, 0)), self.floor + max(most, over))
-        self.forgotten_early += max(stop - max(aged, self.floor), 0)
+        wanted = max(aged, self.floor + max(over, 0))
+        stop = min(wanted, self.floor + most, log.next_offset)
+        if stop > max(aged, self.floor):
+            self.forgotten_early += stop - max(aged, self.floor)
+            self.forgotten_us = log.created_us(stop - 1)
         for offset in range(self.floor, stop):
             self.forget(log.fingerprint(offset), offset)
         self.floor = stop
         log.drop_dead(stop)
+        return stop < wanted
 
     def rebuild(self) -> None:
         """Rebuild the index from the log's column, after a restart."""

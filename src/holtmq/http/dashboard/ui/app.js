@@ -61,6 +61,7 @@ function Login() {
     }
   };
   return html`<main class="panel login" id="main"><h1>HoltMQ</h1>
+    ${session.value && html`<p role="status">The session of <b>${session.value.user}</b> has ended. Log in to go on where you were.</p>`}
     <form onSubmit=${submit}>
       <label>User <input name="user" autocomplete="username" required autofocus /></label>
       <label>Password <input name="password" type="password" autocomplete="current-password" required /></label>
@@ -75,6 +76,12 @@ async function logOut() {
   session.value = null;
   signedOut.value = true;
   go("/");
+}
+
+// The address after # is a page's: a plain link to #main would open a page of that name.
+function skip(event) {
+  event.preventDefault();
+  document.getElementById("main").focus();
 }
 
 function State() {
@@ -95,9 +102,10 @@ function App() {
   const name = route.value.segments[0] || pages[0]?.[0];
   const page = pages.find(([path]) => path === (name === "queue" ? "queues" : name));
   const refused = !page && PAGES.some(([path]) => path === name);
+  document.title = [...route.value.segments.slice(1).reverse(), page?.[1], "HoltMQ"].filter(Boolean).join(" · ");
   const Page = page && (name === "queue" ? Queue : page[2]);
   return html`
-    <a class="skip" href="#main">Skip to content</a>
+    <a class="skip" href="#main" onClick=${skip}>Skip to content</a>
     <header class="top">
       <a class="brand" href="#/">HoltMQ</a>
       <nav aria-label="Pages">${pages.map(([path, title]) => html`<a href=${`#/${path}`} aria-current=${page && path === page[0] ? "page" : undefined}>${title}</a>`)}</nav>

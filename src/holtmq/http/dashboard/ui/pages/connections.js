@@ -45,7 +45,7 @@ export function Connections() {
     { title: "Client", sort: "client", show: (row) => html`<b>${row.client || row.product || "unnamed"}</b>${row.state === "running" ? null : html` <span class=${`tag ${row.state === "blocked" ? "bad" : "warn"}`}>${row.state}</span>`}<br /><code class="nowrap" title=${row.name}>${peer(row.name)}</code>${row.client && row.product ? html`<br /><small class="muted">${row.product}</small>` : null}` },
     { title: "User", sort: "user", show: (row) => html`${row.user} <span class="tag">${row.vhost}</span>` },
     { title: "Channels", sort: "channels", num: true, show: (row) => count(row.channels) },
-    { title: "Consumers", sort: "consumers", num: true, show: (row) => (row.consumers ? html`<button class="link" aria-label=${`Consumers of ${row.client || row.name}`} onClick=${() => setShown(row.name)}>${count(row.consumers)}</button>` : "0") },
+    { title: "Consumers", sort: "consumers", num: true, show: (row) => (row.consumers ? html`<button class="link" aria-label=${`${count(row.consumers)}: consumers of ${row.client || row.name}`} onClick=${() => setShown(row.name)}>${count(row.consumers)}</button>` : "0") },
     { title: "Unacked", sort: "unacked", num: true, show: (row) => count(row.unacked) },
     { title: "Held for", sort: "held_since", age: true, num: true, show: (row) => (row.held_since ? since(row.held_since, now) : "") },
     { title: "Published", sort: "publishing", num: true, show: (row) => html`${rate(row.publishing)}<br /><small class="muted">${count(row.published)}</small>` },

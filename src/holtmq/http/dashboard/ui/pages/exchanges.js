@@ -29,7 +29,7 @@ function Graph({ vhost, exchange, bindings, sources }) {
   const box = (x, y, width, text, href, lost, note) => html`<a href=${href}><rect class=${lost ? "lost" : ""} x=${x} y=${y - 14} width=${width} height="28" rx="5" /><text x=${x + 9} y=${y + 4}>${cut(text, Math.floor(width / 7.6))}<title>${text}${note ? ` (${note})` : ""}</title></text></a>`;
   const at = (index, of) => middle + (index - (of - 1) / 2) * ROW;
   const here = left.length ? 230 : 8;
-  return html`<div class="scroll"><svg class="graph" viewBox=${`0 0 ${here + 632} ${height}`} role="img" aria-label=${`${exchange} leads to ${some(ends.size, "destination")}: ${right.map((end) => end.destination).join(", ")}`}>
+  return html`<div class="scroll"><svg class="graph" viewBox=${`0 0 ${here + 632} ${height}`} role="group" aria-label=${`${exchange} leads to ${some(ends.size, "destination")}: ${right.map((end) => end.destination).join(", ")}`}>
     ${left.map((source, index) => html`<path d=${`M178 ${at(index, left.length)} C 204 ${at(index, left.length)}, 204 ${middle}, ${here} ${middle}`} />${box(8, at(index, left.length), 170, source || "(default)", `#/exchanges/${part(vhost)}/${part(source || "amq.default")}`)}`)}
     ${right.map((end, index) => {
       const y = at(index, right.length);

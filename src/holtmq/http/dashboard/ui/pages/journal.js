@@ -57,8 +57,8 @@ export function Journal() {
     ${data.stalled ? html`<p class="notice" role="alert">Nothing becomes durable now: ${data.stalled}</p>` : null}
     <section class="panel" aria-label="Figures"><dl class="figures">
       <div><dt>Commits</dt><dd>${count(data.commits)}</dd></div><div><dt>Records</dt><dd>${count(data.records)}</dd></div><div><dt>Records per commit</dt><dd>${count(data.group)}</dd></div>
-      <div><dt>Sync p50</dt><dd>${milliseconds(data.syncP50Ms)}</dd><small class="muted">of the last 512</small></div><div><dt>Sync p99</dt><dd>${milliseconds(data.syncP99Ms)}</dd></div><div><dt>Not yet durable</dt><dd>${bytes(data.backlogBytes)}</dd></div>
-      <div><dt>On disk</dt><dd>${bytes(data.bytesOnDisk)}</dd></div><div><dt>Freed so far</dt><dd>${bytes(data.reclaimedBytes)}</dd></div><div><dt>Checkpoints</dt><dd>${count(data.checkpoints)}</dd>${data.checkpointFailures ? html`<small class="bad">${count(data.checkpointFailures)} failed</small>` : null}</div>
+      <div><dt>Sync p50</dt><dd>${milliseconds(data.syncP50Ms)}</dd><dd class="note">of the last 512</dd></div><div><dt>Sync p99</dt><dd>${milliseconds(data.syncP99Ms)}</dd></div><div><dt>Not yet durable</dt><dd>${bytes(data.backlogBytes)}</dd></div>
+      <div><dt>On disk</dt><dd>${bytes(data.bytesOnDisk)}</dd></div><div><dt>Freed so far</dt><dd>${bytes(data.reclaimedBytes)}</dd></div><div><dt>Checkpoints</dt><dd>${count(data.checkpoints)}</dd>${data.checkpointFailures ? html`<dd class="note bad">${count(data.checkpointFailures)} failed</dd>` : null}</div>
     </dl></section>
     <div class="grid"><${Checkpoint} data=${data} reload=${reload} /><${Nodes} node=${data.node} reload=${reload} /><${Backup} hasFiles=${data.total > 0} /></div>
     <section class="panel" aria-label="Segments"><h2>Segments</h2><${Table} label="Segments" columns=${SEGMENTS} rows=${data.segments} keyOf=${(row) => row.base} empty="This journal has no files: it is in memory." />

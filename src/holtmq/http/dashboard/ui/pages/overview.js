@@ -52,7 +52,7 @@ function Thresholds() {
     ${values && html`<${Form} run=${save} action="Save" label="Thresholds">${Object.entries(LABELS).map(([name, label]) => html`<${Field} label=${label}><input name=${name} type="number" min="0" defaultValue=${values[name]} /><//>`)}<//>`}</details>`;
 }
 
-const Figure = ({ name, value, note, bad }) => html`<div><dt>${name}</dt><dd class=${bad ? "bad" : ""}>${value}</dd>${note && html`<small class="muted">${note}</small>`}</div>`;
+const Figure = ({ name, value, note, bad }) => html`<div><dt>${name}</dt><dd class=${bad ? "bad" : ""}>${value}</dd>${note && html`<dd class="note">${note}</dd>`}</div>`;
 
 export function Overview() {
   const { data: series } = useData("/api/v1/dashboard/series", 2);

@@ -14,9 +14,18 @@ import { PartitionedQueue } from "./partitioned_queue.js";
 import { drop, pause, purge, resume } from "./queues.js";
 import { WorkQueue } from "./work_queue.js";
 
+const IN_MS = ["x-message-ttl", "x-expires", "x-consumer-timeout"];
+const IN_BYTES = ["x-max-length-bytes", "x-max-in-memory-bytes", "x-stream-max-segment-size-bytes"];
+
+function unit({ name, value }) {
+  if (typeof value !== "number") return null;
+  const text = IN_MS.includes(name) ? span(value / 1000) : IN_BYTES.includes(name) ? bytes(value) : "";
+  return text && html` <span class="muted">${text}</span>`;
+}
+
 const ORIGINS = [
   { title: "Setting", show: (one) => html`<code>${one.name}</code>` },
-  { title: "Value", show: (one) => (one.value === null ? html`<span class="muted">not set</span>` : html`<code>${JSON.stringify(one.value)}</code>`) },
+  { title: "Value", show: (one) => (one.value === null ? html`<span class="muted">not set</span>` : html`<code>${JSON.stringify(one.value)}</code>${unit(one)}`) },
   { title: "Comes from", show: (one) => (one.origin === "default" ? html`<span class="muted">default</span>` : one.origin) },
 ];
 

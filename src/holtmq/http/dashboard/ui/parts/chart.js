@@ -39,10 +39,10 @@ function Lines({ lines, step, label, unit }) {
   }, [step, lines.length]);
   useEffect(() => plot.current?.setData(data));
   const latest = lines.map(([name, , values]) => `${name} ${values.length ? count(Math.round(values[values.length - 1] * 10) / 10) : "unknown"}${unit}`).join(", ");
-  return html`<figure role="img" aria-label=${`${label}: ${latest}`}>
+  return html`<div role="img" aria-label=${`${label}: ${latest}`}>
     <div class="chart" ref=${place}></div>
     <figcaption class="legend">${lines.map(([name, variable]) => html`<span><i class=${variable.slice(2)}></i>${name}</span>`)}</figcaption>
-  </figure>`;
+  </div>`;
 }
 
 export function Rates({ series, step, label }) {

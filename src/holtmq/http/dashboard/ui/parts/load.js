@@ -1,15 +1,19 @@
 // Data of a page: loaded now, again every few seconds while it is looked at, and after every action.
-import { useCallback, useEffect, useState } from "./html.js";
+import { useCallback, useEffect, useRef, useState } from "./html.js";
 import { get } from "./api.js";
 
 export function useData(path, everySeconds = 2) {
   const [state, setState] = useState({ data: null, error: null });
+  const wanted = useRef(path);
+  wanted.current = path;
   const load = useCallback(async () => {
+    // On a slow network an answer may come after the page has asked for something else: it is dropped.
+    const show = (next) => wanted.current === path && setState(next);
     try {
       const data = await get(path);
-      setState({ data, error: null });
+      show({ data, error: null });
     } catch (error) {
-      setState((before) => ({ data: before.data, error }));
+      show((before) => ({ data: before.data, error }));
     }
   }, [path]);
   useEffect(() => {

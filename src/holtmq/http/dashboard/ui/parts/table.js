@@ -11,7 +11,7 @@ export function Table({ columns, rows, empty, label, keyOf, order, falling }) {
   const descending = asked.sort ? asked.descending : falling;
   const falls = (column) => Boolean(descending) !== Boolean(column.age); // the earliest time is the greatest age
   const sortable = columns.filter((column) => column.sort);
-  return html`${sortable.length ? html`<label class="only-narrow">Sort by <select value=${sort} onChange=${(event) => refine({ sort: event.target.value, descending: "", offset: "" })}>${sortable.map((column) => html`<option value=${column.sort}>${column.title}</option>`)}</select></label>` : null}<div class="scroll"><table class="list" aria-label=${label}>
+  return html`${sortable.length ? html`<label class="only-narrow">Sort by <select value=${sort} onChange=${(event) => refine({ sort: event.target.value, descending: "", offset: "" })}>${sortable.map((column) => html`<option value=${column.sort}>${column.title}</option>`)}</select><button class="do small" aria-label=${descending ? "Smallest first" : "Largest first"} onClick=${() => refine({ sort, descending: descending ? "" : "true", offset: "" })}>${descending ? "↓" : "↑"}</button></label>` : null}<div class="scroll"><table class="list" aria-label=${label}>
     <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.num ? "num" : ""}
         aria-sort=${column.sort && sort === column.sort ? (falls(column) ? "descending" : "ascending") : undefined}>
       ${column.sort

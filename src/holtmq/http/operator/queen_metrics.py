@@ -74,6 +74,10 @@ class NodeCollector(Collector):
             stored.add_metric((name,), queue.log.live)
             parked.add_metric((name,), service.line.waiting_on(name))
         yield _gauge("queen_dlq_depth", "Dead letters", total)
+        store = self._context.service.store
+        early = store.dedup_budget.forgotten_early(store.queues.values())
+        yield _gauge("holt_dedup_ids", "Transaction ids remembered", store.dedup_budget.ids)
+        yield _counter("holt_dedup_ids_forgotten_early", "Forgotten within their dedup window", early)
         yield from (letters, stored, parked)
         for metric, field in _PER_MINUTE:
             family = GaugeMetricFamily(metric, "In the last full minute", labels=("queue",))

@@ -1,7 +1,7 @@
 """``GET /metrics`` for scrapers: RabbitMQ's metric names where it has the metric, ``holtmq_`` for ours.
 
 Owns: the families and their names. Must not touch: counting. ``/metrics`` reads running totals, so its cost
-does not depend on the number of queues; ``/metrics/per-object`` adds ``scrape_rows``.
+does not depend on the number of queues; ``/metrics/per-object`` adds ``object_metrics.py``.
 """
 
 import os
@@ -201,7 +201,7 @@ async def per_object(call: Call) -> object:
 
 
 async def _per_object(context: Context, now: float) -> AsyncGenerator[bytes, None]:
-    from holtmq.http.operator.scrape_rows import row_text  # it imports the dashboard, which imports this
+    from holtmq.http.operator.object_metrics import row_text  # it imports the dashboard, which imports this
 
     yield _text(Node(context, "per-object"))
     async for piece in row_text(context, now):

@@ -1,0 +1,146 @@
+"""How long one request holds the broker's loop: the worst of what a client can ask for, in CPU time.
+
+Owns: the list of requests and how one is measured. Must not touch: the broker's insides beyond its loop. A
+loop that is always busy with the meter notes how much CPU each of its rounds took; the worst round is the
+stall, since every other client waits for its end. CPU time, because a busy machine must not look like a slow
+broker.
+
+    python -m bench.stalls [--scale 1.0] [--only NAME]
+"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pika
+from bench.stalls import bulk, clients, many_matches, messages, partitioned, topology
+from bench.stalls.site import Meter, Prepare, Site
+
+from holtmq.config import Config, Limits
+from holtmq.heap import COLLECT_AFTER
+from holtmq.testing import TestBroker
+
+GOAL_MS: Final = 50.0
+_PATIENCE: Final = 600.0
+
+REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
+    "tx.commit": (100_000, messages.commit),
+    "tx.commit of acks": (100_000, messages.commit_acks),
+    "delayed messages due at once": (100_000, messages.delayed),
+    "load definitions with bindings": (100_000, topology.load_definitions),
+    "list bindings": (100_000, topology.list_bindings),
+    "list bindings, sorted, two columns": (100_000, topology.sort_bindings),
+    "export definitions with bindings": (100_000, topology.export),
+    "list queues": (20_000, topology.list_queues),
+    "overview of queues": (20_000, topology.overview),
+    "policy over queues": (20_000, topology.put_policy),
+    "delete an exchange with bindings": (100_000, topology.delete_exchange),
+    "delete a queue with bindings": (100_000, topology.delete_queue),
+    "bind and unbind among bindings": (100_000, topology.bind_and_unbind),
+    "delete one of many bindings over HTTP": (100_000, topology.delete_binding),
+    "bindings of a queue": (100_000, topology.list_bindings_of_queue),
+    "publish to a changed random exchange": (10_000, topology.choose("x-random")),
+    "publish to a changed consistent-hash exchange": (10_000, topology.choose("x-consistent-hash")),
+    "delete a vhost with queues": (20_000, topology.delete_vhost),
+    "rates of queues that are all used": (20_000, topology.sample_used),
+    "connection lost with exclusive queues": (20_000, topology.drop_exclusive),
+    "cancel one of many consumers": (10_000, messages.cancel_consumer),
+    "delete a queue with consumers": (10_000, messages.delete_consumed),
+    "publish to many consumers": (10_000, messages.publish_to_consumers),
+    "list delayed messages": (100_000, messages.list_delayed),
+    "pop of any partition": (10_000, partitioned.partitioned("/api/v1/pop/queue/log?batch=10&partitions=10")),
+    "show a queue with partitions": (10_000, partitioned.partitioned("/api/v1/resources/queues/log")),
+    "status of a queue with partitions": (10_000, partitioned.partitioned("/api/v1/status/queues/log")),
+    "delete a queue with partitions": (
+        10_000,
+        partitioned.partitioned("/api/v1/resources/queues/log", "DELETE"),
+    ),
+    "list groups": (10_000, partitioned.grouped("/api/v1/consumer-groups")),
+    "push to a queue with groups": (
+        10_000,
+        partitioned.grouped(
+            "/api/v1/push", "POST", {"items": [{"queue": "log", "partition": "p0", "payload": 1}]}
+        ),
+    ),
+    "delete a queue with groups": (10_000, partitioned.grouped("/api/v1/resources/queues/log", "DELETE")),
+    "list consumers": (10_000, messages.list_consumers),
+    "connection lost with consumers": (10_000, messages.close_consumers),
+    "purge": (100_000, messages.purge),
+    "close a channel with unacked": (100_000, messages.requeue),
+    "publish to a headers exchange, all match": (100_000, many_matches.headers("all")),
+    "publish to a headers exchange, one matches": (100_000, many_matches.headers("one")),
+    "publish to a topic exchange with #": (100_000, many_matches.topic),
+    "publish to a fanout of queues": (20_000, many_matches.fanout()),
+    "publish to a fanout of queues again": (20_000, many_matches.fanout(again=True)),
+    "publish to a fanout with bindings to 100 queues": (100_000, many_matches.fanout(100)),
+    "random exchange with bindings": (100_000, many_matches.chosen("x-random")),
+    "modulus exchange with bindings": (100_000, many_matches.chosen("x-modulus-hash")),
+    "consistent-hash exchange with bindings": (40_000, many_matches.chosen("x-consistent-hash")),
+    "delete a queue bound to a random exchange": (100_000, many_matches.delete_chosen("x-random")),
+    "delete a queue bound to a hash exchange": (40_000, many_matches.delete_chosen("x-consistent-hash")),
+    "bind with a weight to a full hash ring": (1_000, many_matches.heavy),
+    "bind to an exchange with recent history": (10_000, many_matches.history),
+    "declare queues in one write": (2_000, many_matches.together(many_matches.declare)),
+    "bind with weight 1,000 in one write": (100, many_matches.together(many_matches.bind_heavy)),
+    "publish to a fanout of 1,000 in one write": (1_000, many_matches.together(many_matches.publish_wide)),
+    "cancel with unacked, priorities": (100_000, bulk.unacked(bulk.cancel, {"x-max-priority": 9})),
+    "close a channel with unacked, priorities": (
+        100_000,
+        bulk.unacked(bulk.close_channel, {"x-max-priority": 9}),
+    ),
+    "connection lost with unacked, priorities": (
+        100_000,
+        bulk.unacked(bulk.close_connection, {"x-max-priority": 9}),
+    ),
+    "close a channel with unacked, quorum": (
+        100_000,
+        bulk.unacked(bulk.close_channel, {"x-queue-type": "quorum"}),
+    ),
+    "nack all with requeue": (100_000, bulk.unacked(bulk.nack(True), {})),
+    "nack all with requeue, priorities": (100_000, bulk.unacked(bulk.nack(True), {"x-max-priority": 9})),
+    "nack all, dead letters": (100_000, bulk.unacked(bulk.nack(False), bulk.LETTERS, then="dead")),
+    "nack all, dropped": (100_000, bulk.unacked(bulk.nack(False), {})),
+    "purge with priorities": (100_000, bulk.purge),
+    "messages expire at once": (100_000, bulk.expire(False)),
+    "messages expire at once, dead letters": (100_000, bulk.expire(True)),
+    "a policy drops messages": (100_000, bulk.shrink(False)),
+    "a policy drops messages, dead letters": (100_000, bulk.shrink(True)),
+    "delete a full queue": (100_000, bulk.delete_full),
+    "list connections": (5_000, clients.list_connections),
+    "delete a user with connections": (5_000, clients.delete_user),
+    "change rights of a user with connections": (5_000, clients.change_rights),
+    "connections lost at once": (5_000, clients.reconnect),
+    "declare queues among policies": (5_000, clients.declare_among_policies),
+    "put a policy among policies, 1,000 queues": (2_000, clients.put_among_policies),
+}
+
+
+def measure(name: str, scale: float) -> tuple[int, float, float]:
+    """How many things it was about, the worst stall and all of the CPU, in milliseconds."""
+    size, prepare = REQUESTS[name]
+    count = max(1, int(size * scale))
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)  # as ``holt serve`` does
+    config = Config(limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0))
+    with (
+        tempfile.TemporaryDirectory(prefix="holt-stalls-") as folder,
+        TestBroker(Path(folder), clock="real", config=config) as broker,
+        httpx.Client(base_url=broker.http_url, auth=("guest", "guest"), timeout=_PATIENCE) as http,
+    ):
+        parameters = pika.URLParameters(broker.amqp_url + "?heartbeat=0")
+        connection = pika.BlockingConnection(parameters)
+        request = prepare(Site(broker, connection.channel(), http), count)
+        meter = Meter(broker)
+        gc.collect()  # the client's objects are in the same process
+        with meter.running():
+            request()
+            broker.call(lambda node: node.broker.flow.turn())
+        with suppress(pika.exceptions.AMQPError):  # it may be gone
+            connection.close()
+    return count, meter.worst * 1000, meter.total * 1000

@@ -1,0 +1,122 @@
+"""Requests about messages of work queues, and about their consumers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pika
+from bench.stalls.site import Site
+
+from holtmq.node import Node
+
+
+def _filled(site: Site, queue: str, count: int) -> None:
+    site.channel.queue_declare(queue, durable=True)
+    for _ in range(count):
+        site.channel.basic_publish("", queue, b"x" * 16)
+    site.channel.queue_declare(queue, passive=True)
+
+
+def commit(site: Site, count: int) -> Callable[[], object]:
+    site.channel.queue_declare("q", durable=True)
+    site.channel.tx_select()
+    for _ in range(count):
+        site.channel.basic_publish("", "q", b"x" * 16, pika.BasicProperties(delivery_mode=2))
+    site.channel.queue_declare("q", passive=True)
+    return lambda: site.channel.tx_commit()
+
+
+def commit_acks(site: Site, count: int) -> Callable[[], object]:
+    requeue(site, count)
+    site.channel.tx_select()
+    site.channel.basic_ack(0, multiple=True)
+    site.channel.queue_declare("q", passive=True)
+    return lambda: site.channel.tx_commit()
+
+
+def delayed(site: Site, count: int) -> Callable[[], object]:
+    arguments = {"x-delayed-type": "fanout"}
+    site.channel.exchange_declare("late", "x-delayed-message", durable=True, arguments=arguments)
+    site.channel.queue_declare("q", durable=True)
+    site.channel.queue_bind("q", "late")
+    properties = pika.BasicProperties(delivery_mode=2, headers={"x-delay": 3_600_000})
+    for _ in range(count):
+        site.channel.basic_publish("late", "", b"x" * 16, properties)
+    site.channel.queue_declare("q", passive=True)
+
+    def the_clock_is_set_forward(node: Node) -> None:
+        node.scheduler._clock = lambda: time.time() + 7_200
+        node.scheduler.tick()
+
+    def wait() -> None:
+        site.topology(the_clock_is_set_forward)
+        while site.channel.queue_declare("q", passive=True).method.message_count < count:
+            time.sleep(0.01)
+
+    return wait
+
+
+def list_delayed(site: Site, count: int) -> Callable[[], object]:
+    delayed(site, count)
+    return lambda: site.get("/api/v1/delayed")
+
+
+def purge(site: Site, count: int) -> Callable[[], object]:
+    _filled(site, "q", count)
+    return lambda: site.channel.queue_purge("q")
+
+
+def requeue(site: Site, count: int) -> Callable[[], object]:
+    _filled(site, "q", count)
+    got = 0
+
+    def take(*_: object) -> None:
+        nonlocal got
+        got += 1
+
+    site.channel.basic_consume("q", take)
+    while got < count:
+        site.channel.connection.process_data_events(1)
+    return lambda: site.channel.close()
+
+
+def _consumers(site: Site, count: int) -> None:
+    site.channel.queue_declare("q")
+    site.channel.basic_qos(prefetch_count=1)
+    for number in range(count):
+        site.channel.basic_consume("q", lambda *_: None, consumer_tag=f"c-{number}")
+
+
+def cancel_consumer(site: Site, count: int) -> Callable[[], object]:
+    _consumers(site, count)
+    return lambda: site.channel.basic_cancel("c-1")
+
+
+def delete_consumed(site: Site, count: int) -> Callable[[], object]:
+    _consumers(site, count)
+    return lambda: site.http.delete("/api/queues/%2F/q").raise_for_status()
+
+
+def publish_to_consumers(site: Site, count: int) -> Callable[[], object]:
+    _consumers(site, count)
+
+    def publish() -> None:
+        other = site.channel.connection.channel()
+        for _ in range(1_000):
+            other.basic_publish("", "q", b"x")
+        other.queue_declare("q", passive=True)
+
+    return publish
+
+
+def list_consumers(site: Site, count: int) -> Callable[[], object]:
+    site.channel.queue_declare("q")
+    for _ in range(count):
+        site.channel.basic_consume("q", lambda *_: None)
+    return lambda: site.get("/api/consumers")
+
+
+def close_consumers(site: Site, count: int) -> Callable[[], object]:
+    list_consumers(site, count)
+    return site.broker.drop_connections

@@ -1,0 +1,136 @@
+"""The dashboard while something goes wrong: sessions that end, a broker that restarts, a slow network."""
+
+from collections.abc import Callable
+
+import httpx
+import pika
+import pytest
+from browser_support import fill, rows_of
+from playwright.sync_api import Browser, Page, Route, expect
+
+from holtmq.http.engine.sessions import IDLE_SECONDS
+from holtmq.testing import TestBroker
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+
+def add_user(broker: TestBroker, name: str) -> None:
+    body = {"password": "secret", "tags": "administrator"}
+    httpx.put(f"{broker.http_url}/api/users/{name}", json=body, timeout=60).raise_for_status()
+    given = {"configure": ".*", "write": ".*", "read": ".*"}
+    httpx.put(f"{broker.http_url}/api/permissions/%2F/{name}", json=given, timeout=60).raise_for_status()
+
+
+def log_in_again(page: Page, name: str) -> None:
+    expect(page.get_by_role("status")).to_have_text(
+        f"The session of {name} has ended. Log in to go on where you were."
+    )
+    page.get_by_label("User").fill(name)
+    page.get_by_label("Password").fill("secret")
+    page.get_by_role("button", name="Log in").click()
+
+
+def test_a_session_that_ends_asks_for_the_login_and_goes_on_where_it_was(
+    broker: TestBroker, log_in: Callable[[str, str], Page], worker: pika.BlockingConnection
+) -> None:
+    fill(worker, "after-lunch", 2)
+    add_user(broker, "ann")
+    page = log_in("ann", "secret")
+    page.goto(f"{broker.http_url}/#/queues?text=after-lunch")
+    expect(rows_of(page, "Queues")).to_have_count(1)
+
+    broker.clock.advance(IDLE_SECONDS + 1)
+    log_in_again(page, "ann")
+
+    expect(rows_of(page, "Queues")).to_have_count(1)
+    assert page.url.endswith("/#/queues?text=after-lunch")
+    assert page.title() == "Queues · HoltMQ"
+
+
+def test_a_restart_of_the_broker_is_noticed_and_ends_the_session(browser: Browser) -> None:
+    with TestBroker() as broker:
+        add_user(broker, "bea")
+        context = browser.new_context()
+        page = context.new_page()
+        login = {"user": "bea", "password": "secret"}
+        assert context.request.post(f"{broker.http_url}/api/v1/session", data=login).ok
+        page.goto(f"{broker.http_url}/#/journal")
+        expect(page.get_by_role("heading", name="Segments")).to_be_visible()
+
+        broker.stop()
+        expect(page.get_by_text("broker does not answer")).to_be_visible()
+        expect(page.get_by_role("heading", name="Segments")).to_be_visible()  # what was known stays in sight
+        broker.start()
+        log_in_again(page, "bea")
+
+        expect(page.get_by_role("heading", name="Segments")).to_be_visible()
+        expect(page.get_by_text("all well")).to_be_visible()
+        context.close()
+
+
+def test_an_answer_that_comes_late_does_not_replace_a_newer_one(
+    broker: TestBroker, page: Page, worker: pika.BlockingConnection
+) -> None:
+    for name in ("late-a", "late-ab"):
+        fill(worker, name, 0)
+    held: list[Route] = []
+    page.route("**/dashboard/queues?text=late-a&*", lambda route: held.append(route))
+    page.route("**/dashboard/queues?text=late-a", lambda route: held.append(route))
+    page.goto(f"{broker.http_url}/#/queues?text=late-")
+    rows = rows_of(page, "Queues")
+    expect(rows).to_have_count(2)
+
+    page.keyboard.press("/")
+    page.keyboard.press("End")
+    with page.expect_request(lambda request: "text=late-a" in request.url and "late-ab" not in request.url):
+        page.keyboard.type("a")
+    page.keyboard.type("b")
+    expect(rows).to_have_count(1)
+    assert held
+    with page.expect_response(lambda response: response.request.url == held[0].request.url) as late:
+        held[0].continue_()
+    late.value.finished()
+
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert rows.count() == 1
+    page.unroute_all(behavior="ignoreErrors")
+
+
+def test_a_slow_network_shows_that_it_waits_and_submits_once(
+    broker: TestBroker, browser: Browser, http: httpx.Client
+) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    slow = {"offline": False, "latency": 150, "downloadThroughput": 100_000, "uploadThroughput": 50_000}
+    context.new_cdp_session(page).send("Network.emulateNetworkConditions", slow)
+    asked: list[str] = []
+    page.on(
+        "request", lambda request: asked.append(request.method) if "/api/queues/" in request.url else None
+    )
+
+    page.goto(f"{broker.http_url}/#/queues?text=slowly")
+    expect(page.get_by_text("No queue matches.")).to_be_visible()
+    page.get_by_text("Create a queue").click()
+    form = page.get_by_role("form", name="Create a queue")
+    form.get_by_label("Name").fill("slowly")
+    form.get_by_role("button", name="Create").dblclick()
+
+    expect(form).to_contain_text("slowly is there")
+    assert asked.count("PUT") == 1
+    assert http.get("/api/queues/%2F/slowly").status_code == 200
+    context.close()
+
+
+def test_the_link_that_skips_the_navigation_moves_the_focus_and_keeps_the_page(
+    broker: TestBroker, page: Page
+) -> None:
+    page.goto(f"{broker.http_url}/#/queues")
+    expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    page.keyboard.press("Enter")
+
+    expect(page.locator("main")).to_be_focused()
+    expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+    assert page.url.endswith("/#/queues")
