@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from holtmq.spark.client import BrokerClient
 from holtmq.spark.ddl import quoted
 from holtmq.spark.errors import InvalidOption
-from holtmq.spark.offsets import Head
 from holtmq.spark.options import Selection, source_options
 from holtmq.spark.relations import Relation, split_relation
 from holtmq.spark.schema import COLUMNS
@@ -91,16 +90,13 @@ def create_tables(
         else:
             theirs.add(str(row["tableName"]).lower())
     made: dict[str, str] = {}
-    for name, relation in _names([head.name for head in sorted(heads, key=_created)], theirs):
+    by_age = sorted(heads, key=lambda head: head.number)
+    for name, relation in _names([head.name for head in by_age], theirs):
         comment = comment_of({**given, **_selected(relation)})
         columns = ", ".join(f"{quoted(c)} {kind}" for c, kind in COLUMNS[split_relation(relation)[1]].items())
         spark.sql(f"CREATE TABLE {where}.{quoted(name)} ({with_comment(columns, comment)}) USING holtmq")
         made[name] = relation
     return made
-
-
-def _created(head: Head) -> int:
-    return head.number
 
 
 def _selected(relation: str) -> dict[str, str]:
