@@ -46,8 +46,8 @@ _PLAIN: Final = (
     "app_id",
 )
 
-_Pairs = list[tuple[str, str]]
-_Decoded = tuple[str | None, _Pairs | None, _Pairs]
+_Pairs = list[tuple[str, str | None]]
+Decoded = tuple[str | None, _Pairs | None, _Pairs]
 
 
 class MessageColumns:
@@ -58,7 +58,7 @@ class MessageColumns:
         queue: PartitionedQueue,
         piece: Piece,
         cipher: Cipher | None,
-        maps: dict[bytes, _Decoded],
+        maps: dict[bytes, Decoded],
         name: str = "",
     ) -> None:
         self._queue = queue
@@ -219,7 +219,7 @@ class MessageColumns:
         spans = zip(self._amqp.tolist(), self._header_at.tolist(), self._payload_at.tolist(), strict=True)
         return pa.array([self._decoded(blob[a:b])[which] if amqp else None for amqp, a, b in spans], kind)
 
-    def _decoded(self, header: bytes) -> _Decoded:
+    def _decoded(self, header: bytes) -> Decoded:
         found = self._maps.get(header)
         if found is None:
             if len(self._maps) >= _MAPS_MAX:
@@ -247,15 +247,17 @@ _MAKERS: Final[dict[str, Callable[[MessageColumns], pa.Array]]] = {
 NEED_NO_RECORD: Final = frozenset({"queue", "partition", "offset", "message_id", "created_at"})
 
 
-def decode_envelope(header: bytes) -> _Decoded:
+def decode_envelope(header: bytes) -> Decoded:
     """Content type, headers and other properties, decoded from property bytes; values as text."""
     try:
         properties = decode_properties(header) if header else Properties()
     except CodecError:
         return None, None, []  # malformed, and no rule had to decode them; the payload is still good
-    headers = None
+    headers: _Pairs | None = None
     if properties.headers is not None:
-        headers = [(key, text_of(value)) for key, value in properties.headers.items()]
+        headers = [
+            (key, None if value is None else text_of(value)) for key, value in properties.headers.items()
+        ]
     plain = [(name, getattr(properties, name)) for name in _PLAIN]
     return properties.content_type, headers, [(name, text_of(v)) for name, v in plain if v is not None]
 

@@ -25,7 +25,7 @@ from holtmq.broker.partitioned.log.range_reads import PIECE_BYTES, Chosen, Piece
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.streams.envelopes import to_payload
-from holtmq.http.arrow.columns import MAP, NEED_NO_RECORD, TIME, MessageColumns
+from holtmq.http.arrow.columns import MAP, NEED_NO_RECORD, TIME, Decoded, MessageColumns
 from holtmq.journal.interface import Loose
 from holtmq.wire.properties import Properties, encode_properties
 
@@ -142,7 +142,7 @@ class _MessageBatches(Iterator[_Batch]):
         self._schema = schema
         self._pieces = pieces
         self._gone = 0
-        self._maps: dict[bytes, tuple[str | None, list[tuple[str, str]] | None, list[tuple[str, str]]]] = {}
+        self._maps: dict[bytes, Decoded] = {}
 
     def __next__(self) -> _Batch:
         piece = next(self._pieces)
@@ -295,8 +295,15 @@ def staged_rows(body: bytes, defaults: Mapping[str, str], ids: str) -> list[Stag
         partition = partition or defaults.get("partition") or DEFAULT_PARTITION
         if len(name.encode()) > ID_MAX or len(queue.encode()) > 255 or len(partition.encode()) > 255:
             raise Conflict(f"row {place} has a queue, partition or transaction_id that is too long")
-        rows.append(StagedRow(queue, partition, _body(payload, name, headers, key, priority)))
+        message = _body(payload, name, headers, key, _checked_priority(place, priority))
+        rows.append(StagedRow(queue, partition, message))
     return rows
+
+
+def _checked_priority(place: int, priority: int | None) -> int | None:
+    if priority is not None and not 0 <= priority <= 255:
+        raise Conflict(f"row {place} has the priority {priority}; it must be from 0 to 255")
+    return priority
 
 
 def _body(
@@ -312,7 +319,7 @@ def _body(
         return Body(name, kept)
     properties = Properties(
         headers=None if headers is None else dict(headers),
-        priority=None if priority is None else min(max(priority, 0), 255),
+        priority=priority,
     )
     # Stored as if published through the default exchange, so that AMQP consumers get headers and priority.
     metadata = AmqpMetadata("", key or "", encode_properties(properties), properties.priority or 0)
@@ -356,7 +363,7 @@ def exchange_rows(body: bytes, key: str, ids: str) -> list[ExchangeRow]:
                 payload.encode() if isinstance(payload, str) else payload,
                 key if own_key is None else own_key,
                 headers,
-                None if priority is None else min(max(priority, 0), 255),
+                _checked_priority(place, priority),
                 name or (f"{ids}:{place}" if ids else None),
             )
         )
