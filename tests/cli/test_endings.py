@@ -316,6 +316,8 @@ def test_an_interrupt_is_one_word_and_the_shells_status() -> None:
             [sys.executable, "-m", "holtmq", "stuck", "--url", f"http://127.0.0.1:{port}"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            # A shell starts background jobs with the signal ignored, and their children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert asked.wait(60)
         process.send_signal(signal.SIGINT)

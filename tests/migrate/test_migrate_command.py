@@ -77,7 +77,6 @@ def test_a_stream_is_copied_once_however_often_it_is_migrated(
 ) -> None:
     old, new = Operator(source.http_url, source.amqp_url), Operator(target.http_url, target.amqp_url)
     old.declare("log", **{"x-queue-type": "stream"})
-    old.declare("nothing", **{"x-queue-type": "stream"})
     old.publish("log", list("abc"))
 
     first = migrate("--management", source.http_url, "--yes")
@@ -88,17 +87,29 @@ def test_a_stream_is_copied_once_however_often_it_is_migrated(
 
     for result in (first, finished, second, again):
         assert result.exit_code == 0, result.output
-    assert "Messages of 0 queues are moved, those of 2 streams copied." in first.output
+    assert "Messages of 0 queues are moved, those of 1 streams copied." in first.output
     lines = {row["queue"]: row for row in json.loads(finished.stdout)["queues"]}
     assert (lines["log"]["at_start"], lines["log"]["moved"], lines["log"]["left"]) == (3, 3, 0)
-    assert (lines["nothing"]["moved"], lines["nothing"]["left"]) == (0, 0)
-    assert {row["queue"]: row["moved"] for row in json.loads(again.stdout)["queues"]} == {
-        "log": 5,
-        "nothing": 0,
-    }
+    assert {row["queue"]: row["moved"] for row in json.loads(again.stdout)["queues"]} == {"log": 5}
     assert (old.messages("log"), new.messages("log")) == (5, 5)
     old.close()
     new.close()
+
+
+def test_an_empty_stream_is_found_to_be_empty(
+    source: TestBroker, migrate: Migrate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holtmq.cli.migrate.stream_ends._EMPTY_SECONDS", 0.05)
+    old = Operator(source.http_url, source.amqp_url)
+    old.declare("nothing", **{"x-queue-type": "stream"})
+
+    first = migrate("--management", source.http_url, "--yes")
+    finished = migrate("--finish", "--json")
+
+    assert first.exit_code == finished.exit_code == 0, first.output + finished.output
+    (line,) = json.loads(finished.stdout)["queues"]
+    assert (line["queue"], line["at_start"], line["moved"], line["left"]) == ("nothing", 0, 0, 0)
+    old.close()
 
 
 def test_a_stream_that_was_created_again_is_named(
