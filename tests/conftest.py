@@ -31,7 +31,7 @@ BY_CHANCE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filte
 settings.register_profile("default", max_examples=100, deadline=None, suppress_health_check=BY_CHANCE)
 settings.register_profile(
     "model",
-    max_examples=int(os.environ.get("HOLT_MODEL_EXAMPLES", "100")),
+    max_examples=int(os.environ.get("HOLT_MODEL_EXAMPLES", "60")),
     deadline=None,
     suppress_health_check=BY_CHANCE,
 )

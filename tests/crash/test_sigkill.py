@@ -35,7 +35,7 @@ from holtmq.wire.tables import FieldValue
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 # Read at import: the test session takes HOLT_ variables away from the tests themselves.
-ROUNDS: Final = int(os.environ.get("HOLT_TEST_CRASH_ROUNDS", "12"))
+ROUNDS: Final = int(os.environ.get("HOLT_TEST_CRASH_ROUNDS", "8"))
 SEED: Final = int(os.environ.get("HOLT_TEST_CRASH_SEED", "0")) or Random().randrange(1, 10**9)
 PUBLISHERS: Final = 3
 CONSUMERS: Final = 2
