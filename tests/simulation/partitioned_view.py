@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from holtmq.broker.partitioned.commands.staging_records import Part, decode_header
 from holtmq.broker.partitioned.log.bodies import Body, decode_body
 from holtmq.verify.record import make_body
 from simulation.partitioned_model import Letter, PartKey, Row, State, Timer
@@ -29,7 +30,7 @@ class QueueView:
 class View:
     queues: dict[str, QueueView]
     subscriptions: dict[tuple[str, str], tuple[str, int]]
-    staged: dict[PartKey, tuple[str, ...]]
+    staged: dict[PartKey, tuple[Row, ...]]
     committed: dict[str, int]
     timers: dict[tuple[str, str], Timer]
     spool: tuple[Row, ...]
@@ -52,11 +53,7 @@ def expected(state: State, aborted: Aborted) -> View:
         )
         for name, queue in state.queues.items()
     }
-    staged = {
-        key: tuple(one for _, _, one in rows)
-        for key, rows in state.staged.items()
-        if (key[0], key[1]) not in aborted
-    }
+    staged = {key: rows for key, rows in state.staged.items() if (key[0], key[1]) not in aborted}
     return View(
         queues,
         dict(state.subscriptions),
@@ -66,6 +63,12 @@ def expected(state: State, aborted: Aborted) -> View:
         state.spool,
         state.spooling,
     )
+
+
+def _addresses(world: World, part: Part) -> list[tuple[str, str]]:
+    """Queue and partition of each row of a staged part."""
+    header = decode_header(world.partitioned.store.journal.read(part.header)[1])
+    return [(header.names[queue], header.names[partition]) for queue, partition, _ in header.rows]
 
 
 def observed(world: World, names: Collection[str], aborted: Aborted) -> View:
@@ -107,7 +110,9 @@ def observed(world: World, names: Collection[str], aborted: Aborted) -> View:
         for group, scope, record in store.subscriptions.records()
     }
     staged = {
-        (*batch, *place): tuple(name_at(at) for at in part.positions)
+        (*batch, *place): tuple(
+            (*where, name_at(at)) for where, at in zip(_addresses(world, part), part.positions, strict=True)
+        )
         for batch, place, part in service.staging.parts()
         if batch not in aborted
     }
