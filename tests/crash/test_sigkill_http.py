@@ -21,7 +21,7 @@ from http_record import Record
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 # Read at import: the test session takes HOLT_ variables away from the tests themselves.
-ROUNDS: Final = int(os.environ.get("HOLT_TEST_CRASH_ROUNDS", "12"))
+ROUNDS: Final = int(os.environ.get("HOLT_TEST_CRASH_ROUNDS", "8"))
 SEED: Final = int(os.environ.get("HOLT_TEST_CRASH_SEED", "0")) or Random().randrange(1, 10**9)
 ROUND_SECONDS: Final = 120.0
 IN, OUT, JOBS, DONE = "in", "out", "jobs", "done"  # two partitioned queues, two work queues
