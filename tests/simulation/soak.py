@@ -103,7 +103,10 @@ def soak(
                 break
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                total.add(future.result())
+                portion_total = future.result()
+                total.add(portion_total)
+                for finding in portion_total.findings:
+                    say(finding)  # at once: a long run may be ended before its report
             if now - said >= _SAY_EVERY:
                 said = now
                 say(f"{total.histories:,} schedules, {len(total.findings)} broken promises so far")
