@@ -27,7 +27,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError, LimitReached
 from holtmq.broker.message import make_address
 from holtmq.broker.partitioned.commands.admin import configure
-from holtmq.broker.partitioned.commands.atomic_commit import Part
+from holtmq.broker.partitioned.commands.atomic_commit import PartitionedPart
 from holtmq.broker.partitioned.groups.acknowledgment import AckRefused, AckStatus, AckVerdict
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
@@ -299,7 +299,7 @@ def test_a_message_that_dies_into_both_kinds_leaves_its_queue_in_the_same_record
 
 def test_a_work_queue_s_ack_and_a_push_to_a_partitioned_queue_are_one_record(machine: Machine) -> None:
     first, second = machine.lease_work(limit=2)
-    part = Part([pushed("parts", "third"), pushed("fresh", "fourth")], [], machine.now)
+    part = PartitionedPart([pushed("parts", "third"), pushed("fresh", "fourth")], [], machine.now)
 
     was, now = check_every_cut(
         machine, lambda: machine.cross_kind.transact(part, [], [acked(first), acked(second, AckStatus.RETRY)])
@@ -314,7 +314,7 @@ def test_a_work_queue_s_ack_and_a_push_to_a_partitioned_queue_are_one_record(mac
 
 def test_a_partitioned_queue_s_ack_and_a_push_to_a_work_queue_are_one_record(machine: Machine) -> None:
     ack = machine.lease_part()
-    part = Part([], [ack], machine.now)
+    part = PartitionedPart([], [ack], machine.now)
 
     _was, now = check_every_cut(
         machine, lambda: machine.cross_kind.transact(part, [machine.work_push("dead", "x")], [])
@@ -329,7 +329,7 @@ def test_a_rejection_that_dies_into_the_queue_the_transaction_pushes_to_is_in_th
     machine: Machine,
 ) -> None:
     (message,) = machine.lease_work("dying")
-    part = Part([pushed("log", "mine")], [], machine.now)
+    part = PartitionedPart([pushed("log", "mine")], [], machine.now)
 
     _was, now = check_every_cut(
         machine, lambda: machine.cross_kind.transact(part, [], [acked(message, AckStatus.DEAD_LETTER)])
@@ -344,7 +344,7 @@ def test_while_pushes_are_spooled_the_transaction_s_go_there_with_its_acks(machi
     ack = machine.lease_part()
     (message,) = machine.lease_work()
     machine.service.spool.switch(pushes_spooled=True)
-    part = Part([pushed("parts", "later")], [ack], machine.now)
+    part = PartitionedPart([pushed("parts", "later")], [ack], machine.now)
 
     was, now = check_every_cut(
         machine, lambda: machine.cross_kind.transact(part, [machine.work_push("dead", "x")], [acked(message)])
@@ -432,7 +432,7 @@ def test_what_a_full_work_queue_sheds_comes_after_what_the_same_push_gave_to_the
     assert (held.logs["log"], held.work["dead"]) == ([b'"b"', b'"a"'], [b'"a"'])
 
 
-def refused(machine: Machine, part: Part, pushes: list[WorkPush], acks: list[WorkAck]) -> object:
+def refused(machine: Machine, part: PartitionedPart, pushes: list[WorkPush], acks: list[WorkAck]) -> object:
     """What the transaction raised; it must have changed nothing and written nothing."""
     machine.settle()
     before, end = machine.held(), machine.journal.end
@@ -449,12 +449,12 @@ def test_a_refused_part_of_either_kind_refuses_the_whole(machine: Machine) -> No
     configure(machine.service, "tiny", None, None, {"max_size": 1}, machine.now)
     machine.service.push([pushed("tiny", "only")], machine.now)
     machine.publish("", "full", b'"only"')
-    good = Part([pushed("parts", "x")], [good_ack], machine.now)
+    good = PartitionedPart([pushed("parts", "x")], [good_ack], machine.now)
     push = machine.work_push("dead", "x")
 
-    lost = Part([pushed("parts", "x")], [good_ack._replace(lease_id="another")], machine.now)
+    lost = PartitionedPart([pushed("parts", "x")], [good_ack._replace(lease_id="another")], machine.now)
     assert refused(machine, lost, [push], [acked(first)]) is AckVerdict.INVALID_LEASE
-    no_room = Part([pushed("tiny", "x")], [good_ack], machine.now)
+    no_room = PartitionedPart([pushed("tiny", "x")], [good_ack], machine.now)
     assert refused(machine, no_room, [push], [acked(first)]) is LimitReached
     assert refused(machine, good, [machine.work_push("full", "x")], [acked(first)]) is LimitReached
     assert (
@@ -476,7 +476,7 @@ def test_a_refused_part_of_either_kind_refuses_the_whole(machine: Machine) -> No
 
 
 def test_a_transaction_fills_a_queue_that_refuses_publishers_and_no_more(machine: Machine) -> None:
-    nothing = Part([], [], machine.now)
+    nothing = PartitionedPart([], [], machine.now)
     push = machine.work_push("full", "x")
 
     assert refused(machine, nothing, [push, push], []) is LimitReached

@@ -10,7 +10,7 @@ from typing import Final
 
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.partitioned.commands.admin import configure
-from holtmq.broker.partitioned.commands.atomic_commit import Part, transact
+from holtmq.broker.partitioned.commands.atomic_commit import PartitionedPart, transact
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
 from holtmq.broker.partitioned.groups.subscriptions import StartMode, StartRequest
@@ -230,7 +230,7 @@ class PartitionedQueues:
             after.ack(lease, {lease.end - 1: AckStatus.COMPLETED}, lease, self._now_us)
         duplicates = after.take_in(queue, items, self._now_us, spooled=self._promises.spool_holds)
         before = self._promises.observed()
-        part = Part([_item(queue, *item) for item in items], acks, self._world.now)
+        part = PartitionedPart([_item(queue, *item) for item in items], acks, self._world.now)
         try:
             done = self._promises.command(lambda: transact(self._world.partitioned, part))
         except BrokerError as refusal:

@@ -7,7 +7,7 @@ of either kind of queue, wire names, clocks.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holtmq.broker.partitioned.commands.atomic_commit import Part, check
+from holtmq.broker.partitioned.commands.atomic_commit import PartitionedPart, check
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.streams.vhost_streams import Streams
 from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, WorkPush
@@ -24,7 +24,7 @@ class CrossKindTransactions:
         self._service = service
         self._leases = leases
 
-    def transact(self, part: Part, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
+    def transact(self, part: PartitionedPart, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
         """Commit everything and fill in the answers of ``part``; or change nothing and raise a refusal."""
         flow, streams = self._broker.flow, self._broker.streams
         assert streams is not None, "partitioned queues are attached"
@@ -43,7 +43,7 @@ class CrossKindTransactions:
             raise
 
     def _write(
-        self, part: Part, pushes: Sequence[WorkPush], acks: Sequence[WorkAck], streams: Streams
+        self, part: PartitionedPart, pushes: Sequence[WorkPush], acks: Sequence[WorkAck], streams: Streams
     ) -> None:
         for push in pushes:
             if push.delay_ms:

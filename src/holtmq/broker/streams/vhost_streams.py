@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from holtmq.broker.errors import Conflict, LimitReached
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.commands.admin import pause, resume
-from holtmq.broker.partitioned.commands.atomic_commit import Part, write_together
+from holtmq.broker.partitioned.commands.atomic_commit import PartitionedPart, write_together
 from holtmq.broker.partitioned.commands.stream_limits import Limits
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
@@ -51,7 +51,7 @@ class Streams:
         self._last_id = 0
         self._settled: list[AckRequest] = []  # by consumers, in the open batch
         self._last_of_claim: list[AckRequest] = []  # those of them that end their claim
-        self._part: Part | None = None  # of the transaction in the open batch
+        self._part: PartitionedPart | None = None  # of the transaction in the open batch
         self.stream_publishes = StreamPublishes(
             broker.flow.pending_publishes, service, self._now, self._new_ids
         )
@@ -128,7 +128,7 @@ class Streams:
         """Whether the open batch has more for partitioned queues than what was published."""
         return self._part is not None or bool(self._settled)
 
-    def join(self, part: Part) -> None:
+    def join(self, part: PartitionedPart) -> None:
         """Add a transaction's part for partitioned queues, already checked, to the open batch."""
         self._part = part
 
@@ -150,7 +150,9 @@ class Streams:
         items = [queue.item_of(message) for queue, message in placed]
         if part is None and not settled:
             return self._service.push_with(items, self._now(), batch)
-        positions = write_together(self._service, part or Part((), (), self._now()), items, settled, batch)
+        positions = write_together(
+            self._service, part or PartitionedPart((), (), self._now()), items, settled, batch
+        )
         for ack in last_of_claim:
             self._end_claim(ack)
         return positions

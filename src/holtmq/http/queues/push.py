@@ -12,7 +12,7 @@ import msgspec
 
 from holtmq.auth.permissions import Action
 from holtmq.auth.rights import Identity
-from holtmq.broker.partitioned.commands.atomic_commit import Part, transact
+from holtmq.broker.partitioned.commands.atomic_commit import PartitionedPart, transact
 from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
 from holtmq.broker.partitioned.log.bodies import ID_MAX, Body
 from holtmq.broker.partitioned.requests import PushItem
@@ -220,7 +220,7 @@ class PushApi:
                 elements[place] = delayed.element(place, item, seconds)
             else:
                 others.append(place)
-        part = Part([items[place] for place in others], (), now, delayed.records, is_push=True)
+        part = PartitionedPart([items[place] for place in others], (), now, delayed.records, is_push=True)
         if pushes:
             self._work.transact(part, pushes, ())
         else:
@@ -253,7 +253,7 @@ class PushApi:
         self, others: Sequence[int], items: Sequence[PushItem], work: Mapping[str, WorkQueue]
     ) -> list[tuple[int, bytes]]:
         """Items for both kinds of queues. All are stored in one record, or a full queue refuses all."""
-        part = Part([items[place] for place in others], (), self._clock(), is_push=True)
+        part = PartitionedPart([items[place] for place in others], (), self._clock(), is_push=True)
         mine = [(place, item, work[item.queue]) for place, item in enumerate(items) if item.queue in work]
         results = self._work.push_to_both(part, mine)
         if part.results is None:

@@ -13,7 +13,7 @@ import msgspec
 
 from holtmq.auth.permissions import Action
 from holtmq.broker.errors import BrokerError
-from holtmq.broker.partitioned.commands.atomic_commit import Part, transact
+from holtmq.broker.partitioned.commands.atomic_commit import PartitionedPart, transact
 from holtmq.broker.partitioned.extras.keyed import KeyDecision, KeyOp
 from holtmq.broker.partitioned.groups.acknowledgment import AckRefused, AckStatus, AckVerdict
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
@@ -149,7 +149,7 @@ class TransactionApi:
         state_records = [*keyed.state_records, *self._service.timed.record(timer_operations.change)]
         delayed = DelayedPushes(self._service, now)
         later = [delayed.add(*push) for push in asked.delayed]
-        part = Part(asked.items, asked.acks, now, [*state_records, *delayed.records])
+        part = PartitionedPart(asked.items, asked.acks, now, [*state_records, *delayed.records])
         try:
             if asked.work_pushes or asked.work_acks:
                 self._work.transact(part, asked.work_pushes, asked.work_acks)
@@ -175,7 +175,7 @@ class TransactionApi:
         self,
         index: int,
         asked: "_Asked",
-        part: Part,
+        part: PartitionedPart,
         later: Sequence[tuple[str, bool, str | None]],
         kind: "_Kind",
         place: int,

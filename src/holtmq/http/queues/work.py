@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from holtmq.broker.partitioned.commands.atomic_commit import Part
+from holtmq.broker.partitioned.commands.atomic_commit import PartitionedPart
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
 from holtmq.broker.partitioned.log.identifiers import partition_of
 from holtmq.broker.partitioned.requests import PushItem
@@ -69,7 +69,7 @@ class WorkApi:
         return _pushed(index, queue, item, accepted=True)
 
     def push_to_both(
-        self, part: Part, items: Sequence[tuple[int, PushItem, WorkQueue]]
+        self, part: PartitionedPart, items: Sequence[tuple[int, PushItem, WorkQueue]]
     ) -> list[tuple[int, bytes]]:
         """Publish items and commit the part for partitioned queues, or raise and do neither. Returns (index,
         result element) of each item."""
@@ -172,7 +172,7 @@ class WorkApi:
         """The partition id of a work queue; ``queue_of`` is the reverse."""
         return f"{_PREFIX}{queue.id}"
 
-    def transact(self, part: Part, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
+    def transact(self, part: PartitionedPart, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
         """Run a transaction that names work queues; raises the first refusal, and then nothing changed."""
         self._tick()
         self._transactions.transact(part, pushes, acks)

@@ -13,7 +13,7 @@ import pytest
 
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.partitioned.commands import admin
-from holtmq.broker.partitioned.commands.atomic_commit import Part, transact
+from holtmq.broker.partitioned.commands.atomic_commit import PartitionedPart, transact
 from holtmq.broker.partitioned.commands.clean_acks import CleanRun
 from holtmq.broker.partitioned.commands.staging_records import StagedRow, Winner
 from holtmq.broker.partitioned.events import PartitionsDeleted
@@ -86,7 +86,7 @@ class History:
 
     def transacts(self) -> None:
         acks = self.acks_of(self.popped.pop(), (AckStatus.COMPLETED,)) if self.popped else []
-        transact(self.service, Part([self.item()], acks, self.now))
+        transact(self.service, PartitionedPart([self.item()], acks, self.now))
 
     def stages(self) -> None:
         writer, staging = f"w{self.number()}", self.service.staging

@@ -26,7 +26,7 @@ from holtmq.broker.partitioned.store import StateRecord
 
 
 @dataclass(slots=True)
-class Part:
+class PartitionedPart:
     """The part of a transaction, or of a push to both kinds of queue, that concerns partitioned queues.
 
     ``results`` and ``answers`` are set once it is written.
@@ -41,7 +41,7 @@ class Part:
     answers: list[AckAnswer] = field(default_factory=list)
 
 
-def transact(service: PartitionedService, part: Part) -> Part:
+def transact(service: PartitionedService, part: PartitionedPart) -> PartitionedPart:
     """Commit pushes and acks together; raises the first refusal, and then nothing has happened.
 
     While pushes are spooled, these go to the spool, in the same record as the acks.
@@ -51,14 +51,14 @@ def transact(service: PartitionedService, part: Part) -> Part:
     return part
 
 
-def check(service: PartitionedService, part: Part) -> None:
+def check(service: PartitionedService, part: PartitionedPart) -> None:
     """Raise what ``transact`` would raise; changes nothing."""
     _decide(service, part.items, part.acks, part.now, refuses=True)
 
 
 def write_together(
     service: PartitionedService,
-    part: Part,
+    part: PartitionedPart,
     placed: Sequence[PushItem],
     settled: Sequence[AckRequest],
     work_records: Sequence[StateRecord],
@@ -107,7 +107,7 @@ def _decide(
 
 def _write(
     service: PartitionedService,
-    part: Part,
+    part: PartitionedPart,
     pending: PendingCommit,
     decision: TransactionDecision,
     operations: Sequence[AckOperation],
