@@ -2,8 +2,8 @@
 
 Owns: one run against both brokers. Must not touch: the workloads, which are those of ``holt bench``.
 
-The load tool speaks no TLS: socat encrypts for it, in a process of its own. The CPU time is the broker's alone,
-but socat limits the rate of large bodies.
+The load tool speaks no TLS: socat encrypts for it, in a process of its own. CPU times are the brokers' alone;
+socat limits the rate of large bodies.
 """
 
 from __future__ import annotations
