@@ -212,9 +212,13 @@ class Flow:
     def _hold_back(self, queue: WorkQueue, waiting: dict[int, list[Message]]) -> None:
         for wait_ms, part in waiting.items():
             queue.held_back[id(part)] = part
-            self.at(self.now_ms + wait_ms, lambda part=part: self._offer_again(queue, part))  # type: ignore[misc]
+            queue.retry_timers[id(part)] = self.at(
+                self.now_ms + wait_ms,
+                lambda part=part: self._offer_again(queue, part),  # type: ignore[misc]
+            )
 
     def _offer_again(self, queue: WorkQueue, messages: list[Message]) -> None:
+        queue.retry_timers.pop(id(messages), None)
         if queue.held_back.pop(id(messages), None) is not None and not queue.deleted:
             queue.restore(messages, self.pager)
             if queue.limited:
@@ -313,11 +317,18 @@ class Flow:
         elif deadline <= self.now_ms:
             self.unfinished[queue] = None
         elif queue.deadline_timer is None or deadline / 1000 < queue.deadline_timer.at:
-            self.stop_deadline(queue)
+            self._stop_deadline(queue)
             queue.deadline_timer = self.at(deadline, lambda: self._deadline_reached(queue))
 
-    def stop_deadline(self, queue: WorkQueue) -> None:
-        """Cancel the timer of the next expiry, which would keep a deleted queue in memory until then."""
+    def forget_queue(self, queue: WorkQueue) -> None:
+        """Cancel the timers of a queue that is deleted: they would keep it in memory until they are due."""
+        self._stop_deadline(queue)
+        queue.held_back.clear()
+        for timer in queue.retry_timers.values():
+            timer.cancel()
+        queue.retry_timers.clear()
+
+    def _stop_deadline(self, queue: WorkQueue) -> None:
         if queue.deadline_timer is not None:
             queue.deadline_timer.cancel()
             queue.deadline_timer = None

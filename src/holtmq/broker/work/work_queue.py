@@ -85,6 +85,7 @@ class WorkQueue:
         "persisted",
         "policy",
         "redelivered_upto",
+        "retry_timers",
         "returned",
         "settled",
         "settled_bytes",
@@ -150,6 +151,7 @@ class WorkQueue:
         self.unacked = 0
         self.bytes = 0  # of ready messages
         self.held_back: dict[int, list[Message]] = {}  # batches waiting for x-retry-delay
+        self.retry_timers: dict[int, ActionTimer] = {}  # of those batches
         self.figures = QueueFigures()
         self.dirty = False
         self.deleted = False
