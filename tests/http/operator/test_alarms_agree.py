@@ -1,4 +1,4 @@
-"""An alarm, wherever it is looked for: /health, /ready, the dashboard, /metrics, `holt health`, `holt stuck`."""
+"""An alarm, wherever it is looked for: /health, /ready, dashboard, /metrics, `holt health`, `holt stuck`."""
 
 from __future__ import annotations
 
