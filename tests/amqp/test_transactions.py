@@ -22,6 +22,7 @@ from holtmq.amqp.methods import (
 )
 from holtmq.broker import dead_lettering
 from holtmq.wire.properties import Properties
+from holtmq.wire.tables import FieldTable
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_acks_are_free_and_every_commit_and_rollback_starts_anew(client: Client)
 def test_a_commit_leaves_what_is_being_dead_lettered_to_later_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_lettering, "_WORK_PER_TURN", 2)
     client = Client(new_broker())
-    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    letters: FieldTable = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     client.call(QueueDeclare("dead"), QueueDeclare("q", arguments=letters), BasicQos(prefetch_count=10))
     bodies = numbers(12)
     client.feed(b"".join(map(publish, bodies)))
@@ -124,7 +125,11 @@ def test_a_commit_leaves_what_is_being_dead_lettered_to_later_turns(monkeypatch:
     client.connection.receive(frame(BasicNack(0, True, False), 2) + frame(TxCommit(), 2))
 
     assert TxCommitOk() in client.told()
-    dead = [message.body for message in client.queue("dead").store.browse(client.broker.flow.pager)]
-    assert dead == [*bodies[:4], *bodies[10:]]  # two turns, and the transaction
+    dead = client.queue("dead").fifo
+    assert dead is not None
+    assert [message.body for message in dead.ready] == [
+        *bodies[:4],
+        *bodies[10:],
+    ]  # two turns, and the commit
     client.broker.flow.complete()
     assert sorted(client.bodies("dead")) == bodies
