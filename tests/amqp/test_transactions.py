@@ -20,7 +20,7 @@ from holtmq.amqp.methods import (
     TxRollback,
     TxSelect,
 )
-from holtmq.broker import dead_lettering
+from holtmq.broker.turn_limits import TurnLimits
 from holtmq.wire.properties import Properties
 from holtmq.wire.tables import FieldTable
 
@@ -110,9 +110,9 @@ def test_acks_are_free_and_every_commit_and_rollback_starts_anew(client: Client)
     assert client.queue().unacked == 2  # of the two commits
 
 
-def test_a_commit_leaves_what_is_being_dead_lettered_to_later_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_lettering, "_WORK_PER_TURN", 2)
+def test_a_commit_leaves_what_is_being_dead_lettered_to_later_turns() -> None:
     client = Client(new_broker())
+    client.broker.flow.per_turn = TurnLimits(dead_letters=2)
     letters: FieldTable = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     client.call(QueueDeclare("dead"), QueueDeclare("q", arguments=letters), BasicQos(prefetch_count=10))
     bodies = numbers(12)
@@ -127,9 +127,7 @@ def test_a_commit_leaves_what_is_being_dead_lettered_to_later_turns(monkeypatch:
     assert TxCommitOk() in client.told()
     dead = client.queue("dead").fifo
     assert dead is not None
-    assert [message.body for message in dead.ready] == [
-        *bodies[:4],
-        *bodies[10:],
-    ]  # two turns, and the commit
+    two_turns_and_the_commit = [*bodies[:4], *bodies[10:]]
+    assert [message.body for message in dead.ready] == two_turns_and_the_commit
     client.broker.flow.complete()
     assert sorted(client.bodies("dead")) == bodies

@@ -3,7 +3,7 @@
 import pytest
 from core_support import Bench
 
-from holtmq.broker import flow
+from holtmq.broker.turn_limits import TurnLimits
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.fake_disk import FakeDisk
 
@@ -12,14 +12,14 @@ AT_ONCE = 3
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench() -> Bench:
     bench = Bench(FakeDisk())
     bench.broker.exchanges.declare(bench.vhost, "all", "fanout", durable=True)
     for name in NAMES:
         bench.declare(name)
         bench.broker.bind(bench.vhost, "all", name, "")
     bench.turn()
-    monkeypatch.setattr(flow, "QUEUES_PER_TURN", AT_ONCE)
+    bench.flow.per_turn = TurnLimits(queues=AT_ONCE)
     return bench
 
 

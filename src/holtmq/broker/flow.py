@@ -27,6 +27,7 @@ from holtmq.broker.records.message_records import encode_mark, encode_returned
 from holtmq.broker.timer_wheel import TimerWheel
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.vhost import QueueExchange, VHost
+from holtmq.broker.turn_limits import TurnLimits
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.memory_budget import MemoryBudget
 from holtmq.broker.work.paging import MemorySpill, MessagePager, Spill
@@ -37,9 +38,6 @@ from holtmq.wire.property_walker import PropertyWalkers
 
 __all__ = ["Flow", "PublishOutcome"]
 
-EXPIRE_AT_ONCE: Final = 1_000
-_TIMERS_AT_ONCE: Final = 300  # about 15 ms, if each of them places a delayed message
-QUEUES_PER_TURN: Final = 2_500  # about 5 ms; a queue that is paged out counts more
 _LOOKED_AT: Final = 50  # messages of a queue that is paged out, looked at in the time of one queue
 
 
@@ -59,6 +57,7 @@ class Flow:
         "on_dirty",
         "pager",
         "pending_publishes",
+        "per_turn",
         "prepares",
         "publish_properties",
         "publishing",
@@ -95,6 +94,7 @@ class Flow:
         self.dirty: list[Queue] = []  # queues with work in this turn
         self.unfinished: dict[WorkQueue, None] = {}  # with more work than one turn does
         self.on_dirty: Callable[[], None] = _nothing  # called when the first queue becomes dirty
+        self.per_turn = TurnLimits()
         self.work_left = 0  # queues that this turn may still process
         self.delays = Delays(self)
         self.batch: Batch | None = None  # open between ``begin`` and ``commit``
@@ -245,7 +245,7 @@ class Flow:
         """
         self.write_pending_publishes()
         self.dead_lettering.begin_turn()
-        self.work_left = QUEUES_PER_TURN
+        self.work_left = self.per_turn.queues
         later: list[Queue] = []
         while self.dirty:
             dirty, self.dirty = self.dirty, []
@@ -333,7 +333,7 @@ class Flow:
             queue.bytes = 0
 
     def _expire(self, queue: WorkQueue) -> None:
-        queue.expire(self.now_ms, self.pager, EXPIRE_AT_ONCE)
+        queue.expire(self.now_ms, self.pager, self.per_turn.expired)
         deadline = queue.store.next_deadline(queue.deadline_ms, self.pager)
         if not deadline:
             queue.expiring = queue.options.message_ttl_ms is not None or len(queue.store) > 0
@@ -349,7 +349,7 @@ class Flow:
 
     def tick(self) -> None:
         """Run timers that are due at ``now_ms``; of very many only some, since other work waits."""
-        due = self.timers.advance(self.now_ms / 1000, _TIMERS_AT_ONCE)
+        due = self.timers.advance(self.now_ms / 1000, self.per_turn.timers)
         done = 0
         try:
             for timer in due:
