@@ -132,9 +132,6 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "delete a group of all partitions": (100_000, partitioned.delete_group),
     "ack in one batch, each in its partition": (10_000, partitioned.ack),
     "leases expire at once": (100_000, partitioned.expire),
-    "list keyed rows": (100_000, partitioned.scan_rows),
-    "list timers": (100_000, partitioned.list_timers),
-    "delete a queue with timers": (100_000, partitioned.delete_timed),
 }
 
 

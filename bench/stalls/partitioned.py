@@ -95,31 +95,3 @@ def expire(site: Site, count: int) -> Callable[[], object]:
         site.get("/api/v1/resources/queues/log")
 
     return wait
-
-
-def scan_rows(site: Site, count: int) -> Callable[[], object]:
-    for start in range(0, count, 1_000):
-        rows = [
-            {"op": "put", "ns": "ns", "key": f"k{number}", "value": number, "forever": True}
-            for number in range(start, min(start + 1_000, count))
-        ]
-        site.http.post("/api/v1/kv", json={"operations": rows}).raise_for_status()
-    body = {"operations": [{"op": "list", "ns": "ns", "prefix": "k"}]}
-    return lambda: site.http.post("/api/v1/kv", json=body)
-
-
-def list_timers(site: Site, count: int) -> Callable[[], object]:
-    for start in range(0, count, 1_000):
-        operations = [
-            {"op": "schedule", "queue": "log", "timerKey": f"t{number}", "delayMs": 1e9}
-            for number in range(start, min(start + 1_000, count))
-        ]
-        site.http.post("/api/v1/timers", json={"operations": operations}).raise_for_status()
-    return lambda: site.get("/api/v1/timers/log")
-
-
-def delete_timed(site: Site, count: int) -> Callable[[], object]:
-    """A queue for which very many timers are set is deleted."""
-    list_timers(site, count)
-    _partitions(site, 1)
-    return lambda: site.http.delete("/api/v1/resources/queues/log").raise_for_status()
