@@ -15,6 +15,7 @@ from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Lease, Ledger
+from holtmq.broker.work.work_queue import WorkQueue
 
 Settle = Callable[[list[Lease]], None]
 
@@ -80,7 +81,7 @@ class Transaction:
     def commit(self) -> Committed:
         """Apply everything in one record, except messages that a full queue refuses."""
         flow = self._flow
-        flow.complete()  # earlier changes are not part of this record
+        flow.turn()  # earlier changes are not part of this record
         flow.begin()
         unrouted: list[tuple[Route, bytes, bytes]] = []
         dropped, is_partial = 0, False
@@ -143,7 +144,7 @@ class Transaction:
                         if is_over():
                             return None
                     self._check(prepared.size)
-                    flow.complete()  # earlier changes are not part of this record
+                    flow.turn()  # earlier changes are not part of this record
                     prepared.check()
                 except Outdated:
                     continue
@@ -159,10 +160,19 @@ class Transaction:
         settlements = self._settlements
         self._start_anew()
         settled: dict[int, Queue] = {}
-        for how, leases in settlements:
-            how(leases)
+        for _, leases in settlements:
             settled.update((lease.queue.id, lease.queue) for lease in leases)
-        journalled = flow.commit([queue for queue in settled.values() if not queue.deleted])
+        # What is being dead-lettered in steps goes on after the commit, which must not do all of it at once.
+        earlier = [(queue, queue.outcasts) for queue in settled.values() if isinstance(queue, WorkQueue)]
+        for queue, _ in earlier:
+            queue.outcasts = []
+        try:
+            for how, leases in settlements:
+                how(leases)
+            journalled = flow.commit([queue for queue in settled.values() if not queue.deleted])
+        finally:
+            for queue, outcasts in earlier:
+                queue.outcasts[:0] = outcasts
         self._ledger.commit()
         return journalled
 
