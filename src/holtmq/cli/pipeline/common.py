@@ -29,7 +29,12 @@ token_option = click.option(
 tls_option = click.option(
     "--tls-ca", default="", metavar="FILE", help="Authority behind an https address.  [default: the system's]"
 )
-queue_option = click.option("--queue", "queues", required=True, help="Queue, or several with commas between.")
+queue_option = click.option(
+    "--queue",
+    "queues",
+    required=True,
+    help=r"Queue, or several with commas between; \, is a comma of a name.",
+)
 lake_option = click.option(
     "--lake", required=True, metavar="PATH", help="Folder, or an address such as s3://bucket/lake."
 )
