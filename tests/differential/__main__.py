@@ -10,6 +10,7 @@ import logging
 import signal
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Callable
 from itertools import count
@@ -19,7 +20,8 @@ from urllib.parse import quote
 
 import click
 
-from differential import Player, Seen, Step, sequence
+from differential import Player, Seen, Step, management_fields, sequence
+from differential.management_fields import RABBITMQ_AWAITED, fields_of
 from holtmq.config import load
 from holtmq.testing import TestBroker
 from rabbitmq import started
@@ -87,7 +89,11 @@ def shortened(steps: list[Step], differs: Callable[[list[Step]], bool]) -> list[
 @click.option("--length", default=40, show_default=True, help="Steps of a sequence.")
 @click.option("--shorten", default=5, show_default=True, help="How many differences to shorten.")
 @click.option("--running", nargs=2, type=int, help="AMQP and HTTP port of a RabbitMQ on this machine.")
-@click.option("--record", is_flag=True, help="Write the sequences with RabbitMQ's replies to recorded.json.")
+@click.option(
+    "--record",
+    is_flag=True,
+    help="Record RabbitMQ's replies and fields for the tests.",
+)
 def main(
     first: int, seeds: int, length: int, shorten: int, running: tuple[int, int] | None, record: bool
 ) -> None:
@@ -103,6 +109,11 @@ def main(
         amqp_port, http_port = running
         http_url = f"http://127.0.0.1:{http_port}"
         try:
+            if record:
+                amqp_url = f"amqp://guest:guest@127.0.0.1:{amqp_port}/%2F"
+                management_fields.record(
+                    fields_of(amqp_url, http_url, lambda: time.sleep(0.2), RABBITMQ_AWAITED)
+                )
             with TestBroker(config=load({"HOLT_PROFILE": "rabbitmq"}).config) as broker:
                 ours = on_holt(broker)
                 theirs = on_broker(amqp_port, http_url, _SETTLE_SECONDS)
