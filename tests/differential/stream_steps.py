@@ -35,7 +35,7 @@ _OFFSETS: Final = ("first", "first", "last", "next", 0, 1, 3, 1000, None)
 _WEIGHTS: Final = {
     "publish": 40,
     "consume": 14,
-    "settle": 20,
+    "settle": 18,
     "cancel": 8,
     "qos": 4,
     "declare": 4,
@@ -43,7 +43,7 @@ _WEIGHTS: Final = {
     "purge": 0.7,
     "delete": 1,
     "close": 2,
-    "refuse": 0.7,
+    "refuse": 3,
 }
 
 
@@ -56,7 +56,8 @@ class _Writer:
     def __init__(self, random: Random) -> None:
         self._random = random
         self._bodies = 0
-        self._reading: set[int] = set()  # channels with a reader, roughly
+        self._tags = 0
+        self._reading: dict[int, str] = {}  # the tag of a channel's reader, roughly
 
     def steps(self, length: int) -> list[Step]:
         """Two streams, bound to an exchange; one channel publishes with confirms."""
@@ -104,13 +105,14 @@ class _Writer:
         channel = self._random.choice((1, 2))
         if channel in self._reading and self._random.random() < 0.9:
             return self._cancel()
-        self._reading.add(channel)
+        self._tags += 1  # RabbitMQ gives the credit of a late ack to a new consumer with the same tag
+        self._reading[channel] = f"reader{self._tags}"
         offset = self._random.choice(_OFFSETS)
         return {
             "at": [1, channel],
             "do": "basic.consume",
             "queue": STREAMS[channel - 1],
-            "consumer_tag": "reader",
+            "consumer_tag": self._reading[channel],
             "no_ack": self._random.random() < 0.05,
             "exclusive": self._random.random() < 0.05,
             "arguments": {} if offset is None else {"x-stream-offset": offset},
@@ -130,8 +132,7 @@ class _Writer:
 
     def _cancel(self) -> Step:
         at = self._reader()
-        self._reading.discard(at[1])
-        return {"at": at, "do": "basic.cancel", "consumer_tag": "reader"}
+        return {"at": at, "do": "basic.cancel", "consumer_tag": self._reading.pop(at[1], "none")}
 
     def _qos(self) -> Step:
         return {
