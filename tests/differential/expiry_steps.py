@@ -53,10 +53,10 @@ class _Writer:
         how = self._random.random()
         if how < 0.5:
             arguments["x-message-ttl"] = self._random.choice(SHORT)
+            if self._random.random() < 0.5:  # with other times, counts of a quorum queue differ on purpose
+                arguments["x-queue-type"] = "quorum"
         elif how < 0.6:
             arguments["x-message-ttl"] = LONG
-        if self._random.random() < 0.25:
-            arguments["x-queue-type"] = "quorum"
         return arguments
 
     def _publish(self) -> Step:

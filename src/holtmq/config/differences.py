@@ -225,6 +225,20 @@ DIFFERENCES: Final = (
         stays="an old figure helps no program",
     ),
     Difference(
+        "a message that returns to a quorum queue without `x-delivery-limit`",
+        "3.10 appends it",
+        "it returns to its place",
+        "order is kept, as in a classic queue",
+        stays="programs that expect the order of a queue keep working",
+    ),
+    Difference(
+        "message count in `basic.get-ok` of a quorum queue",
+        "without those behind the message that have expired",
+        "with them, until they reach the head",
+        "expiry is decided at the head of a queue",
+        stays="the count is only a hint: it is old when it arrives",
+    ),
+    Difference(
         "headers of a message that is read from a stream",
         "`x-stream-offset`",
         "also `x-partition`, the message's partition",
