@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from typing import Final, NamedTuple
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.figures.client_counts import ClientCounts
+from holtmq.broker.figures.client_counts import ChannelMessages, ClientCounts
 from holtmq.broker.flow import Flow, PublishOutcome
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes
 from holtmq.broker.publish.publish_properties import PublishProperties
@@ -43,15 +43,17 @@ class Transaction:
         "_flow",
         "_is_plain",
         "_ledger",
+        "_messages",
         "_publishes",
         "_rewritten",
         "_settlements",
     )
 
-    def __init__(self, flow: Flow, ledger: Ledger, counts: ClientCounts) -> None:
+    def __init__(self, flow: Flow, ledger: Ledger, counts: ClientCounts, messages: ChannelMessages) -> None:
         self._flow = flow
         self._ledger = ledger
         self._counts = counts
+        self._messages = messages
         self._publishes: list[tuple[Route, PublishProperties, bytes, bytes, bool]] = []
         self._settlements: list[tuple[Settle, list[Lease]]] = []
         self._bytes = 0  # of the publishes
@@ -101,6 +103,7 @@ class Transaction:
             flow.abort()
             raise
         self._counts.dropped += dropped
+        self._messages.dropped += dropped
         return Committed(self._settle_and_write(), unrouted, is_partial)
 
     @property
@@ -149,6 +152,7 @@ class Transaction:
                 except Outdated:
                     continue
                 self._counts.dropped += dropped
+                self._messages.dropped += dropped
                 flow.begin(prepared)
                 return Committed(self._settle_and_write(), unrouted)
             return self.commit()
@@ -169,6 +173,8 @@ class Transaction:
         try:
             for how, leases in settlements:
                 how(leases)
+                if how == flow.ack:
+                    self._messages.acked += len(leases)
             journalled = flow.commit([queue for queue in settled.values() if not queue.deleted])
         finally:
             for queue, outcasts in earlier:
