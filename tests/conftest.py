@@ -16,6 +16,11 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # what tests of several parts share
 
+# Some machines forbid Python to keep what it compiled. Hundreds of tests start brokers and commands as
+# processes, and each would compile the package again: half of the CPU time of a start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 pytest_plugins = ["reruns"]
 
 # These clients give up after 5, 10 and 15 seconds unless told otherwise, and a busy machine may need longer.

@@ -26,7 +26,7 @@ _numbers = itertools.count()
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in Path(item.path).parents and "spark" in getattr(item, "fixturenames", ()):
+        if "spark" in getattr(item, "fixturenames", ()) and Path(__file__).parent in item.path.parents:
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(900))
             if item.get_closest_marker("xdist_group") is None:
