@@ -332,6 +332,8 @@ class Broker:
             queue.store.clear()
             self.flow.memory.note(queue, 0)
             queue.held_back.clear()
+            self.flow.stop_deadline(queue)
+        self._expiry.stop(queue)
         self.flow.used.add(queue)  # so that the sampled sums drop it
         if self.journal.failed:
             return  # nothing more can be journalled: a restart restores the queue if it is durable
