@@ -12,7 +12,7 @@ from shovel_support import Operator, eventually
 
 from rabbitmq import RabbitMq
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.xdist_group("migrate")]  # one RabbitMQ for all
 
 WAITING = 1500
 

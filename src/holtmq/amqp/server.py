@@ -27,6 +27,7 @@ from holtmq.auth.tokens import TokenRefused, TokenVerifier
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.broker import Broker
 from holtmq.journal.interface import JournalFailed
+from holtmq.ports import open_port
 
 log = logging.getLogger(__name__)
 
@@ -79,28 +80,19 @@ class AmqpServer:
 
     async def listen(self, hosts: tuple[str, ...], port: int, tls: ssl.SSLContext | None = None) -> int:
         """Accept connections; return the port, which the system chooses if ``port`` is 0."""
-        loop = asyncio.get_running_loop()
-        for host in hosts:
-            try:
-                server = await loop.create_server(
-                    lambda: AmqpProtocol(self),
-                    host,
-                    port,
-                    ssl=tls,
-                    backlog=1024,
-                    ssl_handshake_timeout=None if tls is None else self.limits.handshake_timeout,
-                )
-            except OSError as error:
-                if host == "::1" and len(hosts) > 1:  # a machine without IPv6
-                    log.info("not listening", extra={"host": host, "reason": str(error)})
-                    continue
-                raise
-            self._servers.append(server)
-            port = port or server.sockets[0].getsockname()[1]
-            self.addresses.append((host, port, tls is not None))
+        opened = await open_port(
+            lambda: AmqpProtocol(self),
+            hosts,
+            port,
+            tls,
+            backlog=1024,
+            handshake_seconds=self.limits.handshake_timeout,
+        )
+        self._servers += opened.servers
+        self.addresses += [(host, opened.port, tls is not None) for host in opened.hosts]
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep(), name="amqp-sweeper")
-        return port
+        return opened.port
 
     def connect_inside(self) -> socket.socket:
         """The client's end of a new connection from this process, which may do everything."""
