@@ -7,8 +7,10 @@ from core_support import START_MS, Bench, drain, headers_of
 
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
+from holtmq.broker.policy_changes import PolicyChanges
 from holtmq.broker.records import recovered_queue
 from holtmq.broker.records.checkpoint import snapshot
+from holtmq.broker.topology.destinations import Queue
 from holtmq.journal.fake_disk import FakeDisk, Keep
 
 TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -500,3 +502,26 @@ def test_a_dead_letter_is_in_one_place_wherever_the_power_fails() -> None:
 
         assert sorted(bench.bodies("q") + bench.bodies("dead")) == [b"a", b"b", b"c"]
         assert all("x-death" in headers_of(found) for found in bench.waiting("dead"))
+
+
+def test_a_restart_looks_at_each_queue_for_all_policies_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(FakeDisk())
+    for number in range(20):
+        bench.declare(f"q{number}")
+    for number in range(20):
+        bench.broker.policy_changes.put("/", f"p{number}", f"q{number}$", {"max-length": number + 1})
+    bench.broker.policy_changes.delete("/", "p7")
+    bench.sync()
+    applied: list[str] = []
+    apply = PolicyChanges.apply
+
+    def counted(changes: PolicyChanges, queue: Queue) -> bool:
+        applied.append(queue.name)
+        return apply(changes, queue)
+
+    monkeypatch.setattr(PolicyChanges, "apply", counted)
+
+    bench.crash()
+
+    assert [bench.queue(f"q{number}").options.max_length for number in (6, 7, 8)] == [7, None, 9]
+    assert len(applied) <= 2 * 20  # when it is restored, and at the end

@@ -116,6 +116,7 @@ class Fold:
         self._delayed: dict[int, int] = {}
         self._seq = 0  # highest in use; for transient messages known only from marks and counts
         self._count = 0
+        self._new_policies: set[str] = set()  # vhosts
         self._mended = False  # a repair has dropped part of the log: later records may refer to it
         self._at = (0, 0)  # position and kind of the record that was not understood
 
@@ -197,7 +198,10 @@ class Fold:
                     if queue_id in holdings:
                         holdings[queue_id].returned[returned_seq] = times
             case Kind.CHANGE:
-                _apply(broker, decode_change(payload), holdings)
+                change = decode_change(payload)
+                _apply(broker, change, holdings)
+                if isinstance(change, PolicyPut | PolicyDeleted):
+                    self._new_policies.add(change.vhost)
             case Kind.DELAYED:
                 due_ms, _, _, message, _ = decode_delayed(payload)
                 self._seq = max(self._seq, message.seq)
@@ -235,6 +239,9 @@ class Fold:
         broker.flow.seq = self._seq
         if self._partitioned is not None:
             self._partitioned.recovered()
+        for vhost in self._new_policies & broker.vhosts.keys():  # at last: each looks at every queue
+            for _ in broker.policy_changes.apply_all(broker.vhosts[vhost]):
+                pass
         for holding in self._holdings.values():
             holding.finish()
             broker.flow.touch(holding.queue)
@@ -308,10 +315,8 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, RecoveredQueue
                 stored=True,
             )
             (broker.operator_policies if operator else broker.policies).put(policy)
-            _complete(broker.policy_changes.apply_all(broker.vhosts[vhost_name]))
         case PolicyDeleted(vhost_name, name, operator):
             (broker.operator_policies if operator else broker.policies).remove(vhost_name, name)
-            _complete(broker.policy_changes.apply_all(broker.vhosts[vhost_name]))
         case UserPut(name, password_hash, tags):
             broker.users.put_user(User(name, password_hash, tuple(tags)))
         case UserDeleted(name):
@@ -344,11 +349,6 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, RecoveredQueue
             broker.jobs.jobs.pop(number, None)
         case _:
             assert_never(change)
-
-
-def _complete(steps: Iterator[object]) -> None:
-    for _ in steps:
-        pass
 
 
 def _restore_queue(broker: Broker, change: QueuePut) -> Queue:
