@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from .checkpoint import Checkpoint
 from .disk import Disk, File
@@ -29,6 +29,8 @@ _AHEAD: Final = 512 << 10
 _SMALL: Final = 64 << 10
 _ZEROS: Final = bytes(_AHEAD)
 _RETRY_SECONDS: Final = 0.25
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,7 @@ class LogWriter:
                 self._enter_segment(stretch)
                 syncs += 1
             elif stretch.capacity > self._capacity:
-                self._file.preallocate(HEADER_SIZE + stretch.capacity)
-                self._capacity = stretch.capacity
+                self._enlarge(stretch.capacity)
             self._write(stretch.parts, stretch.start)
         last = stretches[-1]
         if self.syncs and last.end - last.start <= _SMALL:
@@ -196,28 +197,40 @@ class LogWriter:
         self._file.close()
         self._durable = self._synced = end
 
-    def _create(self, stretch: Stretch) -> File:
-        """Create the next segment; while the disk is full, wait for space.
+    def _enlarge(self, capacity: int) -> None:
+        """Make room in the segment, which is still empty, for a record larger than a segment."""
+        self._when_there_is_room(lambda: self._file.preallocate(HEADER_SIZE + capacity))
+        self._capacity = capacity
 
-        Nothing was written to it yet and no sync has failed, so waiting is safe: what was confirmed is
-        durable, the rest stays in memory. Any other error, and any later one, ends the writer permanently.
+    def _create(self, stretch: Stretch) -> File:
+        """Create the next segment."""
+        try:
+            return create_segment(self._disk, stretch.header, stretch.capacity)
+        except OSError:
+            with suppress(OSError):
+                self._disk.remove(segment_name(stretch.header.base) + TEMPORARY)
+            raise
+
+    def _when_there_is_room(self, reserve: Callable[[], T]) -> T:
+        """Reserve space; while the disk is full, wait for it.
+
+        Nothing was written to the segment yet and no sync has failed, so waiting is safe: what was confirmed
+        is durable, the rest stays in memory. Any other error, and any later one, ends the writer permanently.
         """
         while True:
             try:
-                created = create_segment(self._disk, stretch.header, stretch.capacity)
+                reserved = reserve()
                 self.stalled = ""
-                return created
+                return reserved
             except OSError as exc:
                 is_full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
                 if not is_full or not self.waits or self.stop_waiting.is_set():
                     raise
                 self.stalled = f"there is no room for the next segment: {exc}"
-                with suppress(OSError):
-                    self._disk.remove(segment_name(stretch.header.base) + TEMPORARY)
             self.stop_waiting.wait(_RETRY_SECONDS)
 
     def _enter_segment(self, stretch: Stretch) -> None:
-        self._file = self._create(stretch)
+        self._file = self._when_there_is_room(lambda: self._create(stretch))
         self._header = stretch.header
         self._capacity = stretch.capacity
         self._written = stretch.header.base
