@@ -24,9 +24,10 @@ _START_SECONDS = 90.0
 
 
 @contextmanager
-def rabbitmq() -> Iterator[str]:
-    """Run a RabbitMQ with its defaults; its URL."""
-    with _home() as (home, epmd_port), _node(home, epmd_port, f"holt-bench-{os.getpid()}@localhost") as url:
+def rabbitmq(config: str = "") -> Iterator[str]:
+    """Run a RabbitMQ with its defaults, or with these lines in its ``rabbitmq.conf``; its URL."""
+    name = f"holt-bench-{os.getpid()}@localhost"
+    with _home() as (home, epmd_port), _node(home, epmd_port, name, config) as url:
         yield url
 
 

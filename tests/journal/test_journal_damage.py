@@ -431,6 +431,35 @@ def test_without_a_manifest_the_log_opens_with_a_warning() -> None:
     assert any("manifest" in warning for warning in recovery.warnings)
 
 
+def test_an_old_copy_of_the_manifest_may_name_a_segment_that_was_deleted_since() -> None:
+    # A power cut takes back what was not synced, and with the other copy damaged the manifest is that old.
+    disk = FakeDisk()
+    options = JournalOptions(segment_bytes=600)
+    journal = opened(disk, options)
+    for number in range(8):
+        journal.append(20, b"old %d" % number * 20)
+        journal.flush()
+    old = disk.content("manifest")
+    last = max(name for name in disk.list() if name.endswith(".seg"))
+    for number in range(8):
+        journal.append(20, b"new %d" % number * 20)
+        journal.flush()
+    for state in (b"older state", b"state"):
+        journal.checkpoint([(40, state)], [])
+        kept = journal.append(20, b"kept")
+        journal.flush()
+    disk.crash(Keep.EVERYTHING)
+    assert last not in disk.list()
+    disk.replace("manifest", old[:512] + b"\xff" * 60 + old[572:])
+
+    report = check(disk.copy())
+    found, recovery, _ = recovered(disk, options)
+
+    assert found == [(kept, 20, b"kept")]
+    assert any("its other copy counts" in warning for warning in recovery.warnings)
+    assert [problem.name for problem in report.problems] == ["manifest"]
+
+
 def test_a_forged_sync_record_in_a_message_does_not_turn_a_torn_tail_into_damage() -> None:
     disk = FakeDisk()
     journal = opened(disk)

@@ -19,7 +19,7 @@ from .live import LivePositions
 from .manifest import read_manifest
 from .mending import Damage, examine
 from .records import SYNC_SIZE, BadRecord, decode_sync, find_syncs, record_at
-from .recovery import Survey, TailWalk, survey, walk_segment
+from .recovery import Survey, TailWalk, missing_last, survey, walk_segment
 from .segment import (
     HEADER_SIZE,
     PositionTable,
@@ -123,8 +123,7 @@ def _check_files(disk: Disk, report: CheckReport, live: Sequence[array[int]]) ->
     headers = {base: _header(disk, base) for base in bases}
     if problem and any(header.version > 1 for header, _ in headers.values() if header is not None):
         report.problems.append(Problem(Where.MANIFEST, "manifest", 0, 0, 0, f"the manifest is {problem}"))
-    last = None if known is None else known.last_base
-    _check_missing(disk, report, bases, last, dropped)
+    _check_missing(disk, report, bases, missing_last(known, bases, report.tail_start), dropped)
     if report.checkpoint is None and any(header and header.compacted for header, _ in headers.values()):
         text = "segments were compacted, and the checkpoint that they belong to is gone"
         report.problems.append(Problem(Where.CHECKPOINT, "", 0, 0, 0, text))

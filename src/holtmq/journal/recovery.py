@@ -10,7 +10,7 @@ reported durable. In any other segment it is damage: a segment is synced before 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -163,10 +163,23 @@ def _needs_no_checkpoint(folder: str, segments: list[FoundSegment], warnings: li
         raise JournalCorrupt(f"{reason}, and there is no other; {advice(folder)}")
 
 
+def missing_last(known: Known | None, bases: Collection[int], checkpoint: int) -> int | None:
+    """The segment that the manifest calls the last one, if it is missing and was not deleted since.
+
+    The manifest may be older than the log: it is synced at each new segment, and if that copy of it is damaged
+    the other one may name a segment that later checkpoints made needless. Then the log goes on in a segment
+    that begins at or before the checkpoint.
+    """
+    if known is None or known.last_base in bases:
+        return None
+    return None if any(known.last_base < base <= checkpoint for base in bases) else known.last_base
+
+
 def _check_fit(folder: str, found: Survey) -> None:
     bases = {segment.header.base for segment in found.segments}
-    if found.known is not None and found.known.last_base not in bases:
-        name = segment_name(found.known.last_base)
+    last = missing_last(found.known, bases, found.tail_start)
+    if found.known is not None and last is not None:
+        name = segment_name(last)
         raise JournalCorrupt(
             f"segment {folder}/{name} is missing: the log went on there, and was durable up to position "
             f"{found.known.durable}; {advice(folder)}"
