@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +20,9 @@ from holtmq.journal import JournalFailed, polled_commits
 from holtmq.journal.disk import OsFile
 from holtmq.journal.replica.appending import Appender
 from holtmq.journal.replica.row_statement import RowStatement
+from holtmq.journal.replica.session import PatientConnection
 from holtmq.journal.replica.store import Kind
+from holtmq.journal.writer import Stretch
 from postgres import Cluster
 
 Told = list[JournalFailed | None]
@@ -39,12 +43,14 @@ class Polling:
         self.told: list[Told] = []  # for each payload
         self.appended_by: list[str] = []  # threads
         self.has_answer = False
+        self.connection: PatientConnection | None = None  # by which the last commit was begun
         self._begun = False
         self._late = 0.0
         begin, append, read = Appender.begin, Appender.append, RowStatement._read_result
 
-        def watched_begin(*arguments: object) -> bool:
-            self._begun = begin(*arguments)  # type: ignore[arg-type]
+        def watched_begin(appender: Appender, stretch: Stretch) -> bool:
+            self._begun = begin(appender, stretch)
+            self.connection = appender._begun
             return self._begun
 
         def watched_append(*arguments: object) -> None:
@@ -200,6 +206,21 @@ def test_a_connection_that_ends_before_the_answer_is_settled(
         until(lambda: not watch.execute(waits, blocker).fetchone(), "its session has ended")
     owner.loop.step()
     owner.end_polling()
+    owner.settle()
+
+    assert owner.appended_by[-1] == _WRITER
+    assert is_stored_once()
+
+
+def test_a_connection_that_is_cut_without_a_word_is_settled(
+    owner: Polling, is_stored_once: Callable[[], bool]
+) -> None:
+    with owner.begun_and_held_up():
+        assert owner.connection is not None
+        with socket.socket(fileno=os.dup(owner.connection.pgconn.socket)) as cut:
+            cut.shutdown(socket.SHUT_RDWR)
+        owner.loop.step()  # the loop's thread is the first to see it
+        owner.end_polling()
     owner.settle()
 
     assert owner.appended_by[-1] == _WRITER

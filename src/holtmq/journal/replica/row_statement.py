@@ -90,6 +90,9 @@ class RowStatement:
         result = self._result
         if result is None:
             raise psycopg.OperationalError("the connection was lost")
+        if result.status != pq.ExecStatus.COMMAND_OK and pgconn.status == pq.ConnStatus.BAD:
+            # libpq's own words, without a code of PostgreSQL that would say what kind of error it is.
+            raise psycopg.OperationalError(result.error_message.decode(errors="replace").strip())
         if result.status != pq.ExecStatus.COMMAND_OK:
             raise errors.error_from_result(result)
         return result.command_tuples == 1
