@@ -21,30 +21,24 @@ from holtmq.testing import TestBroker
 _IDLE: Final = 25e-6  # seconds: a round with the meter alone takes about 5 µs
 
 
-class Meter:
-    """Notes the CPU time of each round of a loop while it runs. Rounds with nothing but the meter itself are
-    not in the total: a request that waits for its client costs nothing."""
+class LoopMeter:
+    """Notes the CPU time of each round of the running loop. Rounds with nothing but the meter itself are not
+    in the total: a request that waits for its client costs nothing."""
 
-    def __init__(self, broker: TestBroker) -> None:
-        self._broker = broker
+    def __init__(self) -> None:
         self._running = False
         self._last = 0.0
         self.worst = self.total = 0.0  # seconds
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Measure what happens meanwhile."""
-        self._broker.call(self._start)
-        yield
-        self._broker.call(self._stop)
-
-    def _start(self, _: Node) -> None:
+    def start(self) -> None:
+        """Begin; on the loop's thread."""
         self._running = True
         self.worst = self.total = 0.0
         self._last = time.thread_time()
         asyncio.get_running_loop().call_soon(self._beat)
 
-    def _stop(self, _: Node) -> None:
+    def stop(self) -> None:
+        """End; on the loop's thread."""
         self._beat()
         self._running = False
 
@@ -56,6 +50,21 @@ class Meter:
             if spent > _IDLE:
                 self.total += spent
             asyncio.get_running_loop().call_soon(self._beat)
+
+
+class Meter(LoopMeter):
+    """The same for a broker in a thread of this process."""
+
+    def __init__(self, broker: TestBroker) -> None:
+        super().__init__()
+        self._broker = broker
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Measure what happens meanwhile."""
+        self._broker.call(lambda _: self.start())
+        yield
+        self._broker.call(lambda _: self.stop())
 
 
 @dataclass

@@ -239,7 +239,9 @@ class Node:
     def _prepare_upkeep(self) -> None:
         config, parts = self.config, (self.journal, self.broker, self.partitioned)
         clock, wake = self.clock, self.scheduler.wake
-        self.alarms = Alarms(config, *parts, self.amqp, freed=self._freed, has_folder=self._has_folder)
+        self.alarms = Alarms(
+            config, *parts, self.amqp, clock=self.clock, freed=self._freed, has_folder=self._has_folder
+        )
         self.checkpoints = Checkpoints(*parts, every_bytes=config.journal.checkpoint_bytes, clock=clock)
         self.scrubber = Scrubber(config.data.dir, *parts, checkpoint=self.checkpoints.make, wake=wake)
         self._dedup_memory = DedupMemory(self.partitioned.store, clock)
@@ -307,6 +309,7 @@ class Node:
             self.checkpoints.make,
             self._replica_state,
             None if self.replica is None else self.replica.hand_over,
+            alarm_since=lambda: self.alarms.since,
             watch_range=None if self.tracing is None else self.tracing.watch_range,
         )
 
@@ -419,7 +422,7 @@ class Node:
     def health(self) -> tuple[bool, str]:
         """Whether the node can accept messages, and if not, why."""
         if self.journal.failed is not None:
-            return False, str(self.journal.failed)
+            return False, f"{self.journal.failed}. Check the disk, then restart the node"
         if self.journal.stalled:
             return False, f"{self.journal.stalled}; the node goes on by itself when there is room"
         if self._stopping:

@@ -150,6 +150,20 @@ def test_changing_policies_again_and_again_leaves_one_timer_per_queue(bench: Ben
     assert len(bench.flow.timers) == before
 
 
+def test_a_deleted_queue_leaves_no_timer_behind(bench: Bench) -> None:
+    # A timer keeps its queue in memory, with its figures and its last consumers, for the whole TTL.
+    before = len(bench.flow.timers)
+
+    for number in range(3):
+        bench.declare(f"q{number}", {"x-expires": 1_000_000, "x-message-ttl": 100_000_000})
+        bench.fill(f"q{number}", b"m")
+        bench.turn()
+        assert len(bench.flow.timers) == before + 2
+        bench.broker.delete_queue(bench.vhost, f"q{number}")
+
+    assert len(bench.flow.timers) == before
+
+
 def test_a_purge_counts_what_it_drops(bench: Bench) -> None:
     bench.declare("q")
     bench.fill("q", b"a", b"b", b"c")

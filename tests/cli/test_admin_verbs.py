@@ -157,6 +157,26 @@ def test_a_connection_is_closed_by_its_name_with_a_reason(broker: TestBroker, ho
     assert "no connection 'nobody'" in holt("connection", "close", "nobody").output
 
 
+def test_a_connection_is_closed_by_its_clients_name_unless_several_have_it(
+    broker: TestBroker, holt: Holt
+) -> None:
+    def connect(name: str) -> pika.BlockingConnection:
+        parameters = pika.URLParameters(broker.amqp_url)
+        parameters.client_properties = {"connection_name": name}
+        return pika.BlockingConnection(parameters)
+
+    alone, *two = connect("alone"), connect("worker"), connect("worker")
+
+    refused = holt("connection", "close", "worker")
+    done(holt("connection", "close", "alone", "--reason", "stuck"))
+
+    assert "2 connections have the client name 'worker': name one of '127.0.0.1:" in refused.output
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="stuck"):
+        alone.process_data_events(10)
+    for connection in two:
+        connection.close()
+
+
 def test_stuck_names_the_consumer_and_ends_with_status_1(broker: TestBroker, holt: Holt) -> None:
     assert holt("stuck").output == "Nothing needs attention.\n"
     parameters = pika.URLParameters(broker.amqp_url)

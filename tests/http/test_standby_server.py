@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import AsyncIterator
+from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from certificates import Certificates
+from holtmq.http.engine import listening
 from holtmq.http.standby import StandbyServer
 
 
@@ -70,3 +76,31 @@ async def test_a_head_request_gets_no_body(port: int) -> None:
 
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert answer.endswith(b"\r\n\r\n")
+
+
+async def test_many_clients_can_connect_before_the_standby_accepts_one(port: int) -> None:
+    """As on the owner: after a failover all clients look for the new one at once."""
+    clients = 300
+    if int(Path("/proc/sys/net/core/somaxconn").read_text()) < clients:
+        pytest.skip("this kernel allows fewer")
+
+    with ExitStack() as stack:
+        for _ in range(clients):  # the loop accepts none meanwhile: this does not await
+            stack.enter_context(closing(socket.create_connection(("127.0.0.1", port), timeout=20)))
+
+
+async def test_a_client_that_never_begins_with_tls_is_disconnected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "_HANDSHAKE_SECONDS", 0.05)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*Certificates(tmp_path).issue("standby"))
+    server = StandbyServer(lambda: {}, lambda: "")
+    port = await server.listen(["127.0.0.1"], 0, tls)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+    async with asyncio.timeout(40):  # without a limit of ours it would be a minute
+        assert await reader.read() == b""
+
+    writer.close()
+    await server.close()

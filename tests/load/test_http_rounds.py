@@ -7,14 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+from certificates import Certificates
 from holtmq.cli import main
+from holtmq.config import Config, Http, Limits
 from holtmq.load.comparison import distinct
 from holtmq.load.http_comparison import compare_http
 from holtmq.load.http_rounds import run_http_round
 from holtmq.load.http_stage import HttpTarget
+from holtmq.load.http_wire import HttpAddress
 from holtmq.load.http_workloads import HTTP_WORKLOADS, HttpMode
+from holtmq.load.link import Address, LoadError
 from holtmq.testing import TestBroker
 
 
@@ -93,3 +97,44 @@ def test_an_http_broker_that_is_not_there_is_an_error_not_a_traceback() -> None:
     assert result.exit_code == 1
     assert "cannot connect" in result.output
     assert "not an address" in CliRunner().invoke(main, ["bench", "http", "--url", "amqp://x"]).output
+
+
+def test_a_broker_with_tls_and_logins_is_measured_and_refusals_come_before_the_first_round(
+    tmp_path: Path,
+) -> None:
+    certificates = Certificates(tmp_path)
+    cert, key = certificates.issue("server")
+    config = Config(
+        limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0),
+        http=Http(tls_cert=cert, tls_key=key, tls_port=0, anonymous="none"),
+    )
+    short = ("--seconds", "0.1", "--warm-up", "0", "--rounds", "1", "--messages", "500")
+
+    with TestBroker(config=config) as broker:
+        port = broker.call(lambda node: node.http_tls_port)
+
+        def bench(login: str, *options: str) -> Result:
+            url = f"https://{login}127.0.0.1:{port}"
+            return CliRunner().invoke(
+                main, ["bench", "http", "--url", url, "--workload", "pop-ack-100", *short, *options]
+            )
+
+        measured = bench("guest:guest@", "--tls-ca", str(certificates.authority))
+        anonymous = bench("", "--tls-ca", str(certificates.authority))
+        untrusted = bench("guest:guest@")
+
+    assert measured.exit_code == 0, measured.output
+    assert "pop-ack-100" in measured.output
+    assert "refused (401): name a user" in anonymous.output
+    assert "--tls-ca names the authority that signed it" in untrusted.output
+
+
+def test_an_address_that_makes_no_sense_is_refused_without_its_password() -> None:
+    for url in ("ftp://me:secret@host", "https://me:secret@host/path"):
+        with pytest.raises(LoadError) as refused:
+            HttpAddress.parse(url)
+        assert "secret" not in str(refused.value)
+    with pytest.raises(LoadError, match="leave the token out"):
+        HttpAddress.parse("http://me:secret@host", token="t")
+    with pytest.raises(LoadError, match="no load on AMQP over TLS"):
+        Address.parse("amqps://host")

@@ -105,7 +105,7 @@ def test_an_url_becomes_an_address(url: str, expected: Address) -> None:
     assert Address.parse(url) == expected
 
 
-@pytest.mark.parametrize("url", ["http://host", "host:5672", "amqp://", "amqps://host"])
+@pytest.mark.parametrize("url", ["http://host", "host:5672", "amqp://"])
 def test_an_url_of_another_kind_is_refused(url: str) -> None:
     with pytest.raises(LoadError, match="not an address"):
         Address.parse(url)

@@ -99,7 +99,8 @@ class Consumer(Holder):
         number = ledger.last
         ledger.last += len(messages)
         if not self.no_ack:
-            self.note_delivery(channel.flow.now_ms, number + 1)
+            if channel.flow.now_ms >= self.note_due_ms:
+                self.note_delivery(channel.flow.now_ms, number + 1)
             numbers = list(range(number + 1, ledger.last + 1))
             leases = list(map(Lease, numbers, repeat(queue), messages, repeat(self)))
             ledger.by_number.update(zip(numbers, leases, strict=True))

@@ -259,10 +259,12 @@ class Consuming:
         else:
             holder = self.gets.get(queue) or self._getting(queue)
             ledger.grant(queue, message, holder)
-            holder.note_delivery(channel.flow.now_ms, ledger.last)
+            if channel.flow.now_ms >= holder.note_due_ms:
+                holder.note_delivery(channel.flow.now_ms, ledger.last)
             counts.get_manual_ack += 1
             queue.figures.got += 1
-            holder.timeout.delivered()
+            if not holder.timeout.armed:
+                holder.timeout.delivered()
         channel.send(BasicGetOk(ledger.last, redelivered, message.exchange, message.routing_key, len(queue)))
         for frame in content_frames(channel.number, header, message.body, channel.max_payload):
             channel.outbox.append(frame)

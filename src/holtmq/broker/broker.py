@@ -331,7 +331,8 @@ class Broker:
         if isinstance(queue, WorkQueue):
             queue.store.clear()
             self.flow.memory.note(queue, 0)
-            queue.held_back.clear()
+            self.flow.forget_queue(queue)
+        self._expiry.stop(queue)
         self.flow.used.add(queue)  # so that the sampled sums drop it
         if self.journal.failed:
             return  # nothing more can be journalled: a restart restores the queue if it is durable

@@ -24,7 +24,7 @@ from holtmq.broker.publish.record_batch import Batch, CrossKindJournal
 from holtmq.broker.publish.stream_publishes import PendingPublish, StreamPublishes
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import encode_mark, encode_returned
-from holtmq.broker.timer_wheel import TimerWheel
+from holtmq.broker.timer_wheel import ActionTimer, TimerWheel
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.broker.work.leases import Lease
@@ -212,9 +212,13 @@ class Flow:
     def _hold_back(self, queue: WorkQueue, waiting: dict[int, list[Message]]) -> None:
         for wait_ms, part in waiting.items():
             queue.held_back[id(part)] = part
-            self.at(self.now_ms + wait_ms, lambda part=part: self._offer_again(queue, part))  # type: ignore[misc]
+            queue.retry_timers[id(part)] = self.at(
+                self.now_ms + wait_ms,
+                lambda part=part: self._offer_again(queue, part),  # type: ignore[misc]
+            )
 
     def _offer_again(self, queue: WorkQueue, messages: list[Message]) -> None:
+        queue.retry_timers.pop(id(messages), None)
         if queue.held_back.pop(id(messages), None) is not None and not queue.deleted:
             queue.restore(messages, self.pager)
             if queue.limited:
@@ -312,12 +316,25 @@ class Flow:
             queue.expiring = queue.options.message_ttl_ms is not None or len(queue.store) > 0
         elif deadline <= self.now_ms:
             self.unfinished[queue] = None
-        elif not queue.deadline_scheduled_ms or deadline < queue.deadline_scheduled_ms:
-            queue.deadline_scheduled_ms = deadline
-            self.at(deadline, lambda: self._deadline_reached(queue))
+        elif queue.deadline_timer is None or deadline / 1000 < queue.deadline_timer.at:
+            self._stop_deadline(queue)
+            queue.deadline_timer = self.at(deadline, lambda: self._deadline_reached(queue))
+
+    def forget_queue(self, queue: WorkQueue) -> None:
+        """Cancel the timers of a queue that is deleted: they would keep it in memory until they are due."""
+        self._stop_deadline(queue)
+        queue.held_back.clear()
+        for timer in queue.retry_timers.values():
+            timer.cancel()
+        queue.retry_timers.clear()
+
+    def _stop_deadline(self, queue: WorkQueue) -> None:
+        if queue.deadline_timer is not None:
+            queue.deadline_timer.cancel()
+            queue.deadline_timer = None
 
     def _deadline_reached(self, queue: WorkQueue) -> None:
-        queue.deadline_scheduled_ms = 0
+        queue.deadline_timer = None
         self.touch(queue)
 
     def tick(self) -> None:
@@ -327,7 +344,8 @@ class Flow:
         try:
             for timer in due:
                 done += 1
-                timer.payload()
+                if not timer.cancelled:  # by one that was due at the same time
+                    timer.payload()
         finally:
             for timer in due[done:]:  # an error in one timer must not lose the others
                 self.timers.schedule(timer.at, timer.payload)
@@ -398,9 +416,9 @@ class Flow:
             self.delays.schedule(positions[index], persistent, due_ms)
         return bool(records) or together or (batch.prepared is not None and batch.prepared.is_journalled)
 
-    def at(self, due_ms: int, action: Callable[[], object]) -> None:
-        """Run an action at a time."""
-        self.timers.schedule(due_ms / 1000, action)
+    def at(self, due_ms: int, action: Callable[[], object]) -> ActionTimer:
+        """Run an action at a time. Until then the timer keeps alive what the action refers to."""
+        return self.timers.schedule(due_ms / 1000, action)
 
 
 def _nothing() -> None:

@@ -22,14 +22,18 @@ class QueueExpiry:
             return
         due_ms = queue.used_ms + queue.options.expires_ms
         # One timer at a time: an earlier timer schedules the next when it fires.
-        if not queue.expiry_scheduled_ms or due_ms < queue.expiry_scheduled_ms:
-            queue.expiry_scheduled_ms = due_ms
-            self._flow.at(due_ms, lambda: self._expire(queue, due_ms))
+        if queue.expiry_timer is None or due_ms / 1000 < queue.expiry_timer.at:
+            self.stop(queue)
+            queue.expiry_timer = self._flow.at(due_ms, lambda: self._expire(queue))
 
-    def _expire(self, queue: Queue, due_ms: int) -> None:
-        if queue.expiry_scheduled_ms != due_ms:
-            return
-        queue.expiry_scheduled_ms = 0
+    def stop(self, queue: Queue) -> None:
+        """Cancel the timer, which would keep a deleted queue in memory for as long as ``x-expires``."""
+        if queue.expiry_timer is not None:
+            queue.expiry_timer.cancel()
+            queue.expiry_timer = None
+
+    def _expire(self, queue: Queue) -> None:
+        queue.expiry_timer = None
         expires_ms = queue.options.expires_ms
         if queue.deleted or expires_ms is None:
             return

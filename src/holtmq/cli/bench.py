@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import click
 
+from holtmq.cli.target import tls_ca_option
 from holtmq.load.http_workloads import HTTP_WORKLOADS, HttpWorkload
 from holtmq.load.workloads import WORKLOADS, Workload
 
@@ -129,9 +130,14 @@ def amqp(**options: Unpack[Options]) -> None:
 
 @bench.command()
 @_measuring("http://127.0.0.1:6632", HTTP_WORKLOADS, "Backlog of the workloads that start with one.")
-@click.option("--token", default="", help="A token with the right to read and write, for both.")
-def http(token: str, **options: Unpack[Options]) -> None:
+@click.option(
+    "--token", default="", envvar="HOLT_TOKEN", help="A token with the right to read and write, for both."
+)
+@tls_ca_option
+def http(token: str, tls_ca: Path | None, **options: Unpack[Options]) -> None:
     """Put load on a broker's partitioned queues over HTTP and print the results.
+
+    A user goes into the address: https://user:password@host:6633.
 
     The tool works on a queue named holt-load and deletes it again. Rates count messages: messages stored if
     the workload only pushes, else messages popped and acked. Times are those of a push if the workload only
@@ -140,7 +146,13 @@ def http(token: str, **options: Unpack[Options]) -> None:
     from holtmq.load.http_comparison import compare_http
     from holtmq.load.http_stage import HttpTarget
 
-    _measure("http", options, HTTP_WORKLOADS, partial(HttpTarget.at, token=token), compare_http)
+    _measure(
+        "http",
+        options,
+        HTTP_WORKLOADS,
+        partial(HttpTarget.at, token=token, tls_ca=str(tls_ca or "")),
+        compare_http,
+    )
 
 
 def _measure(

@@ -197,6 +197,8 @@ class BrokerApi:
             reason = ""
         if status == 401 and self._user:
             return f"{self._url} refused the login of user '{self._user}' (--user, --password)"
+        if status == 401 and "authorization" not in self._headers:
+            return f"{self._url} asks for a login: give --user and --password, or --token"
         if status == 401:
             return f"{self._url} refused the token (--token): {reason}"
         if not reason:

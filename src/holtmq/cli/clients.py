@@ -8,6 +8,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
+from holtmq.cli.broker_api import BrokerApi
 from holtmq.cli.target import Target, as_json, in_vhost, printable, show, with_broker
 
 
@@ -82,14 +83,17 @@ def connection() -> None:
 @with_broker
 def list_connections(target: Target, text: str, as_json: bool) -> None:
     """List AMQP connections, those that have held a message longest first."""
-    api, rows = target.api(), list[ConnectionRow]()
+    show(_connections(target.api(), text), ConnectionRow.__struct_fields__, as_json)
+
+
+def _connections(api: BrokerApi, text: str) -> list[ConnectionRow]:
+    rows = list[ConnectionRow]()
     while True:
         query = f"limit=500&offset={len(rows)}&text={quote(text)}"
         page = api.get(ConnectionsAnswer, "v1", "dashboard", "connections", query=query)
         rows += page.rows
         if not page.rows or len(rows) >= page.total:
-            break
-    show(rows, ConnectionRow.__struct_fields__, as_json)
+            return rows
 
 
 @connection.command("close")
@@ -99,9 +103,30 @@ def list_connections(target: Target, text: str, as_json: bool) -> None:
 )
 @with_broker
 def close_connection(target: Target, name: str, reason: str) -> None:
-    """Close the connection NAME, as listed; its unacknowledged messages go back to their queues."""
-    target.api().send("DELETE", "connections", name, headers={"x-reason": reason})
+    """Close the connection NAME; its unacknowledged messages go back to their queues.
+
+    NAME is the name or the client of `holt connection list`, if only one connection has this client.
+    """
+    api = target.api()
+    if " -> " not in name:
+        name = _name_of_client(api, name)
+    api.send("DELETE", "connections", name, headers={"x-reason": reason})
     click.echo(f"Connection '{name}' closed.")
+
+
+def _name_of_client(api: BrokerApi, client: str) -> str:
+    """The name of the only connection with this client name."""
+    found = [row.name for row in _connections(api, client) if row.client == client]
+    if not found:
+        raise click.ClickException(
+            f"no connection '{client}': `holt connection list` shows names and clients"
+        )
+    if len(found) > 1:
+        shown = ", ".join(f"'{name}'" for name in found[:5]) + (", ..." if len(found) > 5 else "")
+        raise click.ClickException(
+            f"{len(found)} connections have the client name '{client}': name one of {shown}"
+        )
+    return found[0]
 
 
 @click.group()

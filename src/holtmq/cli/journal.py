@@ -122,7 +122,8 @@ def scrub_command(folder: Path, rate: float) -> None:
         read += step
         if rate > 0:
             time.sleep(step / (rate * 1e6))
-    click.echo(f"{read} bytes read, {found} damaged places.")
+    left_out = " The file that the running broker writes to was left out." if owner is not None else ""
+    click.echo(f"{read} bytes read, {found} damaged places.{left_out}")
     sys.exit(_DAMAGED if found else 0)
 
 
@@ -161,7 +162,7 @@ def repair_command(folder: Path, yes: bool) -> None:
     try:
         disk.lock()
     except JournalLocked as exc:
-        raise click.ClickException(f"{exc}; stop it first") from None
+        raise click.ClickException(str(exc)) from None
     except JournalError as exc:
         raise click.ClickException(str(exc)) from None
     try:
@@ -234,7 +235,7 @@ def _owner(disk: OsDisk) -> str | None:
     try:
         disk.lock()
     except JournalLocked as exc:
-        return str(exc)
+        return str(exc).partition(": ")[0]  # without the advice to stop it: reading is no reason
     except JournalError:  # a folder that can only be read, such as a mounted backup
         return None
     disk.unlock()
@@ -299,7 +300,7 @@ def _as_json(report: CheckReport, owner: str | None) -> dict[str, object]:
 
 def _print(report: CheckReport, owner: str | None) -> None:
     if owner is not None:
-        click.echo(f"Note: {owner}; its last records may still be on their way.")
+        click.echo(f"Note: {owner}, whose last records may still be on their way.")
     for segment in report.segments:
         kind = "compacted" if segment.compacted else "plain"
         click.echo(

@@ -25,6 +25,19 @@ Verb = Callable[..., None]
 _TIMES: Final = frozenset(("created", "held_since"))  # columns of milliseconds
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+url_option = click.option(
+    "--url",
+    envvar="HOLT_ADMIN_URL",
+    show_envvar=True,
+    help="The broker's HTTP address.  [default: that of the broker on this machine]",
+)
+tls_ca_option = click.option(
+    "--tls-ca",
+    envvar="HOLT_ADMIN_TLS_CA",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    show_envvar=True,
+    help="Authority behind an https address.  [default: the system's]",
+)
 in_vhost = click.option("-p", "--vhost", default="/", show_default=True, help="The vhost.")
 
 
@@ -139,19 +152,8 @@ def with_registry(verb: Verb) -> Verb:
 def _options(run: Verb) -> Verb:
     for option in reversed(
         (
-            click.option(
-                "--url",
-                envvar="HOLT_ADMIN_URL",
-                show_envvar=True,
-                help="The broker's HTTP address.  [default: that of the broker on this machine]",
-            ),
-            click.option(
-                "--tls-ca",
-                envvar="HOLT_ADMIN_TLS_CA",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                show_envvar=True,
-                help="Authority behind an https address.  [default: the system's]",
-            ),
+            url_option,
+            tls_ca_option,
             click.option(
                 "--user",
                 "login",

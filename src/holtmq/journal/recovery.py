@@ -166,9 +166,9 @@ def _needs_no_checkpoint(folder: str, segments: list[FoundSegment], warnings: li
 def missing_last(known: Known | None, bases: Collection[int], checkpoint: int) -> int | None:
     """The segment that the manifest calls the last one, if it is missing and was not deleted since.
 
-    The manifest may be older than the log: it is synced at each new segment, and if that copy of it is damaged
-    the other one may name a segment that later checkpoints made needless. Then the log goes on in a segment
-    that begins at or before the checkpoint.
+    The manifest may be older than the log: it is synced at each new segment, and if that copy of it is
+    damaged, the other one may name a segment that later checkpoints made needless. Then the log goes on in
+    a segment that begins at or before the checkpoint.
     """
     if known is None or known.last_base in bases:
         return None

@@ -77,6 +77,20 @@ def _pusher(address: HttpAddress, dialect: HttpDialect, flow: Flow, number: int)
     return LoadConnection(HttpWire(address), worker)
 
 
+def _check_login(address: HttpAddress) -> None:
+    """Fail before the first round, not in each of them."""
+    wire = HttpWire(address)
+    try:
+        answer = wire.call(address.get(f"/api/v1/resources/queues/{QUEUE}"))
+    finally:
+        wire.close()
+    if answer.status in (401, 403):
+        raise LoadError(
+            f"{address} refused ({answer.status}): name a user who may read and write in the address "
+            "(http://user:password@host), or give --token"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class HttpTarget:
     """A broker with the HTTP interface."""
@@ -86,10 +100,11 @@ class HttpTarget:
     pid: int | None
 
     @classmethod
-    def at(cls, url: str, pid: int | None = None, token: str = "") -> HttpTarget:
+    def at(cls, url: str, pid: int | None = None, token: str = "", tls_ca: str = "") -> HttpTarget:
         """Connect once, to check that the broker is up and to learn its name."""
-        address = HttpAddress.parse(url, token)
+        address = HttpAddress.parse(url, token, tls_ca)
         label = product(address)
+        _check_login(address)
         return cls(label, address, pid if pid is not None else listener_pid(address.socket_address))
 
     def runs(self, workload: HttpWorkload) -> bool:

@@ -5,10 +5,13 @@ Owns: the address, framing, and the calls that prepare a workload. Must not touc
 
 from __future__ import annotations
 
+import select
 import socket
-from dataclasses import dataclass
+import ssl
+from base64 import b64encode
+from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -16,7 +19,7 @@ from holtmq.load.link import Address, LoadError
 
 _CALL_SECONDS: Final = 60.0
 _READ_BYTES: Final = 1 << 18
-_DEFAULT_PORT: Final = 6632
+_DEFAULT_PORTS: Final = {"http": 6632, "https": 6633}
 
 
 class HttpAnswer:
@@ -31,18 +34,27 @@ class HttpAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """Where a broker listens, and the token it requires."""
+    """Where a broker listens, and the login it requires."""
 
     host: str
     port: int
-    token: str = ""
+    authorization: str = field(default="", repr=False)  # the header's value
+    tls: ssl.SSLContext | None = None
 
     @classmethod
-    def parse(cls, url: str, token: str = "") -> HttpAddress:
+    def parse(cls, url: str, token: str = "", tls_ca: str = "") -> HttpAddress:
+        """Parse ``http://user:password@host:port`` or with https; without a user there is no login."""
         parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/"):
-            raise LoadError(f"{url!r} is not an address like http://host:port")
-        return cls(parts.hostname, parts.port or _DEFAULT_PORT, token)
+        if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.path not in ("", "/"):
+            raise LoadError(f"{_shown(url)!r} is not an address like http://host:port or https://host:port")
+        if parts.username and token:
+            raise LoadError(f"{_shown(url)} has a user: leave the token out")
+        authorization = f"Bearer {token}" if token else ""
+        if parts.username:
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            authorization = "Basic " + b64encode(login.encode()).decode()
+        tls = _trusting(tls_ca) if parts.scheme == "https" else None
+        return cls(parts.hostname, parts.port or _DEFAULT_PORTS[parts.scheme], authorization, tls)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -54,8 +66,8 @@ class HttpAddress:
     def head(self, method: str, path: str) -> bytes:
         """A request's head without the length and the final blank line."""
         lines = f"{method} {path} HTTP/1.1\r\nhost: {self.host}:{self.port}\r\n"
-        if self.token:
-            lines += f"authorization: Bearer {self.token}\r\n"
+        if self.authorization:
+            lines += f"authorization: {self.authorization}\r\n"
         return lines.encode()
 
     def get(self, path: str) -> bytes:
@@ -72,6 +84,19 @@ class HttpAddress:
 END: Final = b"\r\n\r\n"
 
 
+def _shown(url: str) -> str:
+    """An address without its password."""
+    login, at, rest = url.rpartition("@")
+    return f"{login.rpartition(':')[0]}:***@{rest}" if at and login.count(":") > 1 else url
+
+
+def _trusting(tls_ca: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=tls_ca or None)
+    except OSError as error:  # also ssl.SSLError
+        raise LoadError(f"{tls_ca} is not a certificate in PEM form: {error}") from None
+
+
 class HttpWire:
     """One connection. Call ``receive`` when the socket is readable."""
 
@@ -80,10 +105,18 @@ class HttpWire:
     def __init__(self, address: HttpAddress) -> None:
         self.address = address
         try:
-            self._sock = socket.create_connection((address.host, address.port), timeout=_CALL_SECONDS)
+            sock = socket.create_connection((address.host, address.port), timeout=_CALL_SECONDS)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if address.tls is not None:
+                sock = address.tls.wrap_socket(sock, server_hostname=address.host)
+        except ssl.SSLCertVerificationError as error:
+            raise LoadError(
+                f"the certificate of {address} is not to be trusted: {error.verify_message}. "
+                "--tls-ca names the authority that signed it"
+            ) from None
         except OSError as error:
             raise LoadError(f"cannot connect to {address}: {error}") from None
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock = sock
         self._chunks: list[bytes] = []
         self._have = 0
         self._need = 0  # bytes of the complete response; 0 until its head has arrived
@@ -101,9 +134,11 @@ class HttpWire:
 
     def receive(self) -> HttpAnswer | None:
         try:
-            data = self._sock.recv(_READ_BYTES)
+            data = self._sock.recv(_READ_BYTES) if self.address.tls is None else self._decrypted()
         except OSError as error:
             raise LoadError(f"{self.address}: {error}") from None
+        if data is None:
+            return None
         if not data:
             raise LoadError(f"{self.address} closed the connection")
         if self._chunks:
@@ -130,6 +165,22 @@ class HttpWire:
         self._have = self._need = 0
         return answer
 
+    def _decrypted(self) -> bytes | None:
+        """What has arrived; None: nothing of an answer, such as a ticket for the next TLS session. All of a
+        TLS record is read, since poll reports nothing for a rest that the TLS library keeps."""
+        sock = self._sock
+        assert isinstance(sock, ssl.SSLSocket)
+        sock.settimeout(0)
+        try:
+            pieces = [sock.recv(_READ_BYTES)]
+            while sock.pending():
+                pieces.append(sock.recv(_READ_BYTES))
+        except ssl.SSLWantReadError:
+            return None
+        finally:
+            sock.settimeout(_CALL_SECONDS)
+        return b"".join(pieces)
+
     def _read_head(self, data: bytes) -> bool:
         end = data.find(END)
         if end < 0:
@@ -143,7 +194,7 @@ class HttpWire:
         """Send and wait for the response, for requests that are not measured."""
         self.send(request)
         while (answer := self.receive()) is None:
-            pass
+            select.select([self._sock], [], [], _CALL_SECONDS)
         return answer
 
     def delete_queue(self, queue: str) -> None:

@@ -74,6 +74,8 @@ class Address:
     def parse(cls, url: str) -> Address:
         """Parse ``amqp://user:password@host:port/vhost``; missing parts get RabbitMQ's defaults."""
         parts = urlsplit(url)
+        if parts.scheme == "amqps":
+            raise LoadError("this tool puts no load on AMQP over TLS: name the port without TLS, amqp://...")
         if parts.scheme != "amqp" or not parts.hostname:
             raise LoadError(f"{url!r} is not an address like amqp://user:password@host:port/vhost")
         return cls(

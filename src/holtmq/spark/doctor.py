@@ -27,7 +27,15 @@ class Finding:
     text: str
 
 
-def examine(url: str, token: str = "", tls_ca: str = "", *, start_spark: bool = False) -> Iterator[Finding]:
+def examine(
+    url: str,
+    token: str = "",
+    tls_ca: str = "",
+    *,
+    user: str = "",
+    password: str = "",
+    start_spark: bool = False,
+) -> Iterator[Finding]:
     """Every finding, as soon as it is known."""
     yield _python()
     yield _java()
@@ -35,7 +43,7 @@ def examine(url: str, token: str = "", tls_ca: str = "", *, start_spark: bool = 
         yield _package(package, wanted)
     for package, wanted, extra in _FORMATS:
         yield _optional(package, wanted, extra)
-    yield from _broker(url, token, tls_ca)
+    yield from _broker(url, token, tls_ca, user, password)
     if start_spark:
         yield _guarded("Spark", _spark)
 
@@ -92,14 +100,17 @@ def _numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)[:2]]
 
 
-def _broker(url: str, token: str, tls_ca: str) -> Iterator[Finding]:
+def _broker(url: str, token: str, tls_ca: str, user: str, password: str) -> Iterator[Finding]:
     try:
         from holtmq.spark.client import BrokerClient
         from holtmq.spark.options import Connection
     except ImportError as error:
         yield Finding("Broker", False, f"not tried: {error}")
         return
-    with BrokerClient(Connection(url, token, timeout=3, retry_seconds=1, tls_ca=tls_ca)) as broker:
+    connection = Connection(
+        url, token, timeout=3, retry_seconds=1, tls_ca=tls_ca, user=user, password=password
+    )
+    with BrokerClient(connection) as broker:
         try:
             broker.call("GET", "/api/v1/ranges", {"pattern": "-"})
             yield Finding("Broker", True, url)
@@ -108,9 +119,8 @@ def _broker(url: str, token: str, tls_ca: str) -> Iterator[Finding]:
             return
         except BrokerRefused as refusal:
             yield Finding("Broker", refusal.status < 500, url)
-            yield Finding(
-                "May read", False, f"{refusal.text}: give a --token with the role read-only or more"
-            )
+            advice = "give --user and --password, or a --token with the role read-only or more"
+            yield Finding("May read", False, f"{refusal.text}: {advice}")
             return
         yield Finding("May read", True, "queues can be read")
         yield _guarded("May write", lambda: _write(broker))

@@ -5,6 +5,7 @@ Owns: when an alarm starts and ends. Must not touch: sockets; the AMQP server bl
 
 import logging
 import os
+from collections.abc import Callable
 from typing import Final
 
 from holtmq.amqp.server import AmqpServer
@@ -31,6 +32,7 @@ class Alarms:
         partitioned: PartitionedService,
         amqp: AmqpServer,
         *,
+        clock: Callable[[], float],
         freed: FreedMemory | None,
         has_folder: bool,
     ) -> None:
@@ -39,9 +41,11 @@ class Alarms:
         self._broker = broker
         self._partitioned = partitioned
         self._amqp = amqp
+        self._clock = clock
         self._freed = freed
         self._has_folder = has_folder
         self._stalled = False
+        self.since: float | None = None  # when the alarm began; None: there is none
 
     def check(self) -> None:
         """Start or end the alarm."""
@@ -54,10 +58,15 @@ class Alarms:
         reason = self.reason()
         if reason and not self._amqp.alarm:
             log.warning("publishers blocked", extra={"reason": reason})
+            self.since = self._clock()
             self._amqp.raise_alarm(reason)
         elif not reason and self._amqp.alarm:
             log.info("publishers unblocked", extra={})
+            self.since = None
             self._amqp.lift_alarm()
+        elif reason != self._amqp.alarm:  # first the memory ran short, now the disk: they stay blocked
+            log.warning("publishers still blocked", extra={"reason": reason})
+            self._amqp.alarm = reason
 
     def reason(self) -> str:
         """Why publishers must be blocked now, or ""."""

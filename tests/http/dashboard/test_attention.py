@@ -124,7 +124,7 @@ def test_a_group_behind() -> None:
 def test_blocked_publishers_come_before_old_warnings() -> None:
     old = of_queue(row(ready=4, oldest=9_000.0), [], [], Thresholds(), NOW)
 
-    assert rules(sorted([*old, *of_node("low on disk", True, "")], key=urgency)) == ["blocked", "oldest"]
+    assert rules(sorted([*old, *of_node("low on disk", NOW, True, "")], key=urgency)) == ["blocked", "oldest"]
 
 
 def test_a_negative_threshold_is_refused() -> None:

@@ -8,12 +8,14 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 from lake_support import FORMATS, LEAVE, ids, keep, outside_view
 from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NotInstalledError
 from spark_processes import until
 from spark_support import Shop
 
@@ -361,6 +363,12 @@ def test_an_iceberg_lake_may_belong_to_a_catalog(shop: Shop, tmp_path: Path) -> 
         keep(shop, "q", lake)
     with pytest.raises(InvalidOption, match=r"table=namespace\.name"):
         keep(shop, "q", lake, catalog={"type": "sql", "uri": catalog["uri"]})
+    for refused in (ValueError("no such type"), NotInstalledError("SQLAlchemy support not installed")):
+        with (
+            patch("holtmq.spark.lake.iceberg.load_catalog", side_effect=refused),
+            pytest.raises(InvalidOption, match=f"--catalog: {refused}"),
+        ):
+            keep(shop, "q", tmp_path / "new", catalog=catalog)
     with pytest.raises(InvalidOption, match="a catalog is for Iceberg"):
         keep(shop, "q", tmp_path / "d", catalog=catalog, format="delta")
 

@@ -28,6 +28,7 @@ from holtmq.broker.streams.stream_readers import (
     group_start,
     interval_seconds,
 )
+from holtmq.broker.timer_wheel import ActionTimer
 from holtmq.broker.topology.destinations import Consumer, Queue
 from holtmq.broker.topology.queue_options import QueueOptions
 from holtmq.broker.work.leases import Lease
@@ -51,7 +52,7 @@ class StreamQueue:
         "deleted",
         "dirty",
         "exclusive_consumer",
-        "expiry_scheduled_ms",
+        "expiry_timer",
         "figures",
         "has_ack_timeout",
         "id",
@@ -105,7 +106,7 @@ class StreamQueue:
         self.dirty = False
         self.deleted = False
         self.used_ms = 0
-        self.expiry_scheduled_ms = 0
+        self.expiry_timer: ActionTimer | None = None
         self.settle_log = settle_log  # acks at once or with the open batch; the flag: the claim has ended
         self.touch = touch  # makes the flow dispatch this queue before the turn ends
         self._service = service

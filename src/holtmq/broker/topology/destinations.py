@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holtmq.broker.figures.queue_figures import QueueFigures
     from holtmq.broker.message import Message
     from holtmq.broker.pausing import Pause
+    from holtmq.broker.timer_wheel import ActionTimer
     from holtmq.broker.topology.queue_options import QueueOptions
     from holtmq.broker.work.leases import Lease
     from holtmq.broker.work.paging import Pager
@@ -73,7 +74,7 @@ class Queue(Protocol):
     dirty: bool  # it has work in this turn
     deleted: bool
     used_ms: int
-    expiry_scheduled_ms: int
+    expiry_timer: ActionTimer | None
 
     @property
     def is_stream(self) -> bool:

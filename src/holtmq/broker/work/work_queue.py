@@ -17,6 +17,7 @@ from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.queue_figures import QueueFigures
 from holtmq.broker.message import Message
 from holtmq.broker.pausing import Pause
+from holtmq.broker.timer_wheel import ActionTimer
 from holtmq.broker.topology.destinations import Consumer, Queue
 from holtmq.broker.topology.queue_options import QueueOptions, QueueType
 from holtmq.broker.work.leases import Lease
@@ -58,7 +59,7 @@ class WorkQueue:
         "bytes",
         "consumers",
         "counts_deliveries",
-        "deadline_scheduled_ms",
+        "deadline_timer",
         "declared",
         "deleted",
         "delivered_recorded",
@@ -67,7 +68,7 @@ class WorkQueue:
         "durable",
         "exclusive_consumer",
         "expiring",
-        "expiry_scheduled_ms",
+        "expiry_timer",
         "fifo",
         "fifos",
         "figures",
@@ -84,6 +85,7 @@ class WorkQueue:
         "persisted",
         "policy",
         "redelivered_upto",
+        "retry_timers",
         "returned",
         "settled",
         "settled_bytes",
@@ -149,13 +151,14 @@ class WorkQueue:
         self.unacked = 0
         self.bytes = 0  # of ready messages
         self.held_back: dict[int, list[Message]] = {}  # batches waiting for x-retry-delay
+        self.retry_timers: dict[int, ActionTimer] = {}  # of those batches
         self.figures = QueueFigures()
         self.dirty = False
         self.deleted = False
         self.expiring = options.message_ttl_ms is not None
         self.limited = False
-        self.deadline_scheduled_ms = 0
-        self.expiry_scheduled_ms = 0
+        self.deadline_timer: ActionTimer | None = None
+        self.expiry_timer: ActionTimer | None = None
         self.used_ms = now_ms
         self._next_turn = 0
         self._pause: Pause | None = None

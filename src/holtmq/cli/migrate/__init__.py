@@ -90,7 +90,7 @@ def migrate(
     if begun is None:
         if finish:
             raise click.ClickException("no migration is under way: start one without --finish")
-        plan = _plan(target, _definitions(old, management, file), vhosts)
+        plan = _plan(target, _definitions(old, management, file, target.tls_ca), vhosts)
         _print_plan(plan)
         if plan.left_out and not skip_unsupported:
             raise click.ClickException("some parts cannot be taken; --skip-unsupported goes on without them")
@@ -113,11 +113,13 @@ def migrate(
     _move(moving, begun, finish, as_json)
 
 
-def _definitions(old: OldBroker, management: str | None, file: Path | None) -> Definitions:
+def _definitions(
+    old: OldBroker, management: str | None, file: Path | None, tls_ca: Path | None
+) -> Definitions:
     if (management is None) == (file is None):
         raise click.UsageError("name either --management or --definitions")
     if management is not None:
-        return old.definitions(management)
+        return old.definitions(management, tls_ca)
     assert file is not None
     try:
         return msgspec.json.decode(file.read_bytes(), type=Definitions)

@@ -11,6 +11,7 @@ import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -59,13 +60,13 @@ class OldBroker:
         parts = urlsplit(self._url)
         return urlunsplit(parts._replace(path="/" + quote(vhost, safe="")))
 
-    def definitions(self, management: str) -> Definitions:
-        """Everything but messages, from the management API."""
+    def definitions(self, management: str, tls_ca: Path | None) -> Definitions:
+        """Everything but messages, from the management API; ``tls_ca`` as for our own broker."""
         parts = urlsplit(management)
         user = unquote(parts.username) if parts.username else self._address.user
         password = unquote(parts.password) if parts.password else self._address.password
         host = parts.netloc.rpartition("@")[2]
-        api = BrokerApi(urlunsplit(parts._replace(netloc=host)), user, password)
+        api = BrokerApi(urlunsplit(parts._replace(netloc=host)), user, password, tls_ca)
         try:
             api.connect()
         except BrokerUnreachable as silence:

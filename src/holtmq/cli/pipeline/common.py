@@ -10,25 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from holtmq.cli.finding import local_url
+from holtmq.cli.pipeline.connection import PipelineBroker, with_pipeline_broker
 
 if TYPE_CHECKING:
     from holtmq.spark.jobs.running import Setting
 
 F = TypeVar("F", bound=Callable[..., object])
 
-url_option = click.option(
-    "--url",
-    default=local_url,
-    show_default="that of the broker on this machine",
-    help="The broker's HTTP address.",
-)
-token_option = click.option(
-    "--token", default="", envvar="HOLT_TOKEN", help="Token, if the broker requires one."
-)
-tls_option = click.option(
-    "--tls-ca", default="", metavar="FILE", help="Authority behind an https address.  [default: the system's]"
-)
 queue_option = click.option("--queue", "queues", required=True, help="Queue, or several with commas between.")
 lake_option = click.option(
     "--lake", required=True, metavar="PATH", help="Folder, or an address such as s3://bucket/lake."
@@ -53,9 +41,6 @@ _broker = (
         metavar="TIME",
         help="How long the broker may be away before the job fails: 30s, 10m.",
     ),
-    tls_option,
-    token_option,
-    url_option,
 )
 _spark = (
     click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
@@ -79,9 +64,7 @@ def job_options(*, repeating: bool = False) -> Callable[[F], F]:
         @functools.wraps(command)
         def run(
             *,
-            url: str,
-            token: str,
-            tls_ca: str,
+            broker: PipelineBroker,
             retry_timeout: str,
             master: str,
             conf: tuple[str, ...],
@@ -89,10 +72,10 @@ def job_options(*, repeating: bool = False) -> Callable[[F], F]:
             every: str | None = None,
             **rest: object,
         ) -> object:
-            made = _setting(url, master, token, tls_ca, retry_timeout, conf, once, every)
+            made = _setting(broker, master, retry_timeout, conf, once, every)
             return command(setting=made, **rest)
 
-        wrapped: Callable[..., object] = run
+        wrapped: Callable[..., object] = with_pipeline_broker(run)
         for option in (*_spark, *_broker, *(_repeating if repeating else ())):
             wrapped = option(wrapped)
         return wrapped  # type: ignore[return-value]  # click's own decorators are as loose
@@ -101,10 +84,8 @@ def job_options(*, repeating: bool = False) -> Callable[[F], F]:
 
 
 def _setting(
-    url: str,
+    broker: PipelineBroker,
     master: str,
-    token: str,
-    tls_ca: str,
     retry: str,
     conf: tuple[str, ...],
     once: bool,
@@ -123,7 +104,17 @@ def _setting(
         except ValueError as error:
             raise click.UsageError(f"{option} {value}: {error}") from None
     seconds = parse_seconds(every) if every else None
-    return Setting(url, master, token, seconds, pairs("--conf", conf), tls_ca, retry_timeout=retry)
+    return Setting(
+        broker.url,
+        master,
+        broker.token,
+        seconds,
+        pairs("--conf", conf),
+        broker.tls_ca,
+        retry_timeout=retry,
+        user=broker.user,
+        password=broker.password,
+    )
 
 
 def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:

@@ -5,21 +5,26 @@ Owns: the command line and the looks of the answer. Must not touch: the checks.
 
 import click
 
-from holtmq.cli.pipeline.common import tls_option, token_option, url_option
+from holtmq.cli.pipeline.connection import PipelineBroker, with_pipeline_broker
 
 
 @click.command()
-@url_option
-@token_option
-@tls_option
+@with_pipeline_broker
 @click.option("--spark/--no-spark", help="Also start Spark, which takes 10 seconds or more.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def doctor(url: str, token: str, tls_ca: str, spark: bool, as_json: bool) -> None:
+def doctor(broker: PipelineBroker, spark: bool, as_json: bool) -> None:
     """Say in plain words what is missing: Java, packages, broker, permissions."""
     from holtmq.spark import doctor as examination
 
     findings = []
-    for finding in examination.examine(url, token, tls_ca, start_spark=spark):
+    for finding in examination.examine(
+        broker.url,
+        broker.token,
+        broker.tls_ca,
+        user=broker.user,
+        password=broker.password,
+        start_spark=spark,
+    ):
         findings.append(finding)
         if not as_json:
             mark = click.style("ok     ", fg="green") if finding.good else click.style("missing", fg="red")

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from holtmq.cli.broker_api import BrokerApi, BrokerUnreachable
-from holtmq.cli.pipeline.common import tls_option, token_option, url_option
+from holtmq.cli.pipeline.connection import PipelineBroker, with_pipeline_broker
 from holtmq.cli.target import as_json, show
 
 _SILENT_SECONDS: Final = 120.0
@@ -55,23 +55,23 @@ class Line(msgspec.Struct, frozen=True):
 
 
 @click.command("list")
-@url_option
-@token_option
-@tls_option
+@with_pipeline_broker
 @as_json
-def list_pipelines(url: str, token: str, tls_ca: str, as_json: bool) -> None:
+def list_pipelines(broker: PipelineBroker, as_json: bool) -> None:
     """Show the streaming queries that report to a broker, with their last batch and last error.
 
     Every job reports by itself. In a program: holtmq.spark.report_to(spark, url).
     """
-    broker = BrokerApi(url, "", "", Path(tls_ca) if tls_ca else None, token)
-    with closing(broker):
+    tls_ca = Path(broker.tls_ca) if broker.tls_ca else None
+    token = None if broker.user else broker.token
+    api = BrokerApi(broker.url, broker.user, broker.password, tls_ca, token)
+    with closing(api):
         try:
-            broker.open()
+            api.open()
         except BrokerUnreachable as silence:
             raise click.ClickException(str(silence)) from None
-        answer = broker.send("GET", "v1", "pipelines")
-        found = broker.decoded(PipelinesIn, answer).pipelines
+        answer = api.send("GET", "v1", "pipelines")
+        found = api.decoded(PipelinesIn, answer).pipelines
     if as_json:
         click.echo(json.dumps(json.loads(answer)["pipelines"], indent=2))
         return

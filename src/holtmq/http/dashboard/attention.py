@@ -235,14 +235,17 @@ def of_damage(count: int) -> list[Finding]:
     return [Finding(rule="damage", severity="bad", subject="node", name="node", text=text)]
 
 
-def of_node(alarm: str, healthy: bool, reason: str) -> list[Finding]:
+def of_node(alarm: str, alarm_since: float | None, healthy: bool, reason: str) -> list[Finding]:
     """Findings about the node itself."""
     found: list[Finding] = []
     if not healthy:
         found.append(Finding(rule="health", severity="bad", subject="node", name="node", text=reason))
     if alarm:
         text = f"publishers are blocked: the broker is {alarm}"
-        found.append(Finding(rule="blocked", severity="bad", subject="node", name="node", text=text))
+        since = None if alarm_since is None else int(alarm_since * 1000)
+        found.append(
+            Finding(rule="blocked", severity="bad", subject="node", name="node", since=since, text=text)
+        )
     return found
 
 

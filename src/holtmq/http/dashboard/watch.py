@@ -103,7 +103,7 @@ class Watch:
         context, limits = self._context, self.thresholds
         healthy, reason = context.health()
         found = _Worst()
-        found.add(of_node(context.alarm(), healthy, reason))
+        found.add(of_node(context.alarm(), context.alarm_since(), healthy, reason))
         found.add(of_damage(len(context.broker.flow.damage)))
         for row in context.shovels.rows():
             found.add(of_shovel(row))

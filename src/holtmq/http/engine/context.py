@@ -86,6 +86,7 @@ class Context:
     checkpoint: Callable[[], None] = lambda: None
     replica: Callable[[], ReplicaState | None] = lambda: None  # None: this node alone has the journal
     hand_over: Callable[[str], None] | None = None  # to another node; None: this node alone has the journal
+    alarm_since: Callable[[], float | None] = lambda: None  # when the alarm began
     client_rates: ClientRates = field(default_factory=ClientRates)
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
     pipelines: PipelineReports = field(default_factory=PipelineReports)

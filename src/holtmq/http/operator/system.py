@@ -7,6 +7,7 @@ import asyncio
 import os
 import resource
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +32,9 @@ class EnabledIn(msgspec.Struct):
 
 async def health(call: Call) -> object:
     usable, reason = call.context.health()
-    damaged = len(call.broker.flow.damage)
-    if usable and damaged:
-        reason = f"{damaged} messages cannot be read and were set aside: see /api/v1/system/damaged"
-    status = "unhealthy" if not usable else "degraded" if damaged else "healthy"
+    if usable:
+        reason = "; ".join(_limits_of_service(call))
+    status = "unhealthy" if not usable else "degraded" if reason else "healthy"
     body: dict[str, object] = {
         "status": status,
         "database": "connected" if usable else "disconnected",
@@ -46,6 +46,16 @@ async def health(call: Call) -> object:
     if reason:
         body["reason"] = reason
     return Reply(200 if usable else 503, body)
+
+
+def _limits_of_service(call: Call) -> Iterator[str]:
+    """What does not work although the node does. The answer stays 200: a restart would not help."""
+    alarm = call.context.alarm()
+    if alarm:
+        yield f"publishers are blocked: the broker is {alarm}"
+    damaged = len(call.broker.flow.damage)
+    if damaged:
+        yield f"{damaged} messages cannot be read and were set aside: see /api/v1/system/damaged"
 
 
 async def ready(call: Call) -> object:

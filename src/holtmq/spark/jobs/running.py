@@ -40,6 +40,8 @@ class Setting:
     retry_timeout: str = ""  # how long the broker may be unreachable: option retryTimeout; empty: its default
     threads: int = field(default_factory=lambda: os.cpu_count() or 2)  # for jobs that run without Spark
     watch: Callable[[Mapping[str, float]], None] = _unwatched  # gets rows, batches and lag while the job runs
+    user: str = ""  # a broker user, instead of a token
+    password: str = field(default="", repr=False)
     shared: bool = False  # several jobs in one driver: each has its own views and settings
 
     def session(self, name: str) -> "SparkSession":
@@ -57,6 +59,8 @@ class Setting:
         given = {
             "url": self.url,
             "token": self.token,
+            "user": self.user,
+            "password": self.password,
             "tlsCa": self.tls_ca,
             "retryTimeout": self.retry_timeout,
         }

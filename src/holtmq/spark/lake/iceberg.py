@@ -33,7 +33,12 @@ try:
     import pyiceberg.table
     from pyiceberg.catalog import Catalog, load_catalog
     from pyiceberg.conversions import from_bytes
-    from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        NamespaceAlreadyExistsError,
+        NoSuchTableError,
+        NotInstalledError,
+    )
     from pyiceberg.io.pyarrow import (
         _pyarrow_to_schema_without_ids,
         parquet_files_to_data_files,
@@ -223,7 +228,10 @@ def _of_catalog(
     name = properties.pop("table", "")
     if "." not in name:
         raise InvalidOption("a catalog needs the table's identifier too: --catalog table=namespace.name")
-    catalog: Catalog = load_catalog(properties.pop("name", "holt"), **properties)
+    try:
+        catalog: Catalog = load_catalog(properties.pop("name", "holt"), **properties)
+    except (NotInstalledError, ValueError) as error:
+        raise InvalidOption(f"--catalog: {error}") from None
     try:
         return catalog.load_table(name)
     except NoSuchTableError:

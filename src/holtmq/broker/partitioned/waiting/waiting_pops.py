@@ -33,7 +33,7 @@ class WaitingLine:
         self._wide_lines = wide
         self._pop = pop
         self.on_dirty: Callable[[], None] = _nothing
-        self.at: Callable[[float, Callable[[], None]], None] = _never
+        self.at: Callable[[float, Callable[[], None]], object] = _never
         self._lines: dict[_Key, _Line] = {}
         self._groups: dict[str, dict[str, int]] = {}  # queue -> group -> how many wait
         self._wide: dict[_Wide, _Line] = {}

@@ -56,7 +56,7 @@ export function Journal() {
     ${data.failed ? html`<p class="notice" role="alert">The journal failed and accepts nothing more: ${data.failed}</p>` : null}
     ${data.stalled ? html`<p class="notice" role="alert">Nothing becomes durable now: ${data.stalled}</p>` : null}
     <section class="panel" aria-label="Figures"><dl class="figures">
-      <div><dt>Commits</dt><dd>${count(data.commits)}</dd></div><div><dt>Records</dt><dd>${count(data.records)}</dd></div><div><dt>Records per commit</dt><dd>${count(data.group)}</dd></div>
+      <div><dt>Commits</dt><dd>${count(data.commits)}</dd></div><div><dt>Records</dt><dd>${count(data.records)}</dd></div><div><dt>Group commit</dt><dd>${count(data.group)}</dd><dd class="note">records each</dd></div>
       <div><dt>Sync p50</dt><dd>${milliseconds(data.syncP50Ms)}</dd><dd class="note">of the last 512</dd></div><div><dt>Sync p99</dt><dd>${milliseconds(data.syncP99Ms)}</dd></div><div><dt>Not yet durable</dt><dd>${bytes(data.backlogBytes)}</dd></div>
       <div><dt>On disk</dt><dd>${bytes(data.bytesOnDisk)}</dd></div><div><dt>Freed so far</dt><dd>${bytes(data.reclaimedBytes)}</dd></div><div><dt>Checkpoints</dt><dd>${count(data.checkpoints)}</dd>${data.checkpointFailures ? html`<dd class="note bad">${count(data.checkpointFailures)} failed</dd>` : null}</div>
     </dl></section>

@@ -20,8 +20,8 @@ export function Pipeline() {
     { title: "State", show: (row) => html`<${State} row=${row} /><br /><small class="muted">${span(row.silentSeconds)} ago</small>` },
     { title: "Reads", show: (row) => row.sources.map((name) => html`<div><a href=${`#/queues?text=${part(name)}`}>${name}</a></div>`) },
     { title: "Writes", wide: true, show: (row) => html`<code>${row.sink}</code>` },
-    { title: "Batch", num: true, show: (row) => html`${count(row.batch)}<br /><small class="muted">${row.durationMs} ms</small>` },
-    { title: "Rows", num: true, show: (row) => html`${rate(row.rowsPerSecond)}<br /><small class="muted">${count(row.rowsTotal)} in all</small>` },
+    { title: "Batch", num: true, show: (row) => (row.batch == null ? count(null) : html`${count(row.batch)}<br /><small class="muted">${row.durationMs} ms</small>`) },
+    { title: "Rows", num: true, show: (row) => (row.batch == null ? count(null) : html`${rate(row.rowsPerSecond)}<br /><small class="muted">${count(row.rowsTotal)} in all</small>`) },
     { title: "Behind", num: true, show: (row) => count(row.lag) },
     { title: "State store", num: true, show: (row) => (row.stateRows ? html`${count(row.stateRows)} rows<br /><small class="muted">${bytes(row.stateBytes)}</small>` : "") },
     { title: "Last error", wide: true, show: (row) => (row.lastError ? html`<details><summary class="bad">${row.lastError.slice(0, 60)}</summary><pre>${row.lastError}</pre></details>` : "") },
@@ -37,7 +37,7 @@ export function Pipeline() {
     { title: "Oldest not archived", num: true, show: (row) => (row.messages ? span(row.seconds) : "") },
   ];
   return html`<h1>Pipeline</h1><${Problem} error=${error} />
-    <section class="panel" aria-label="Queries"><h2>Queries</h2>${data ? html`<${Table} label="Queries" columns=${columns} rows=${data.pipelines} keyOf=${(row) => row.query} empty="No query has reported. A session reports with ProgressListener(url); holt pipeline does it by itself." />` : html`<${Loading} />`}</section>
+    <section class="panel" aria-label="Queries"><h2>Queries</h2>${data ? html`<${Table} label="Queries" columns=${columns} rows=${data.pipelines} keyOf=${(row) => row.query} empty="No query has reported. A session reports after holtmq.spark.report_to(spark, url); holt pipeline does it by itself." />` : html`<${Loading} />`}</section>
     <section class="panel" aria-label="Archives"><h2>Archive positions</h2><p class="muted">An archive mirrors its position as a consumer group; retention of read messages waits for it.</p>${archives.data && html`<${Table} label="Archives" columns=${positions} rows=${archives.data.rows.filter((row) => row.group.includes("archive"))} keyOf=${(row) => `${row.queue} ${row.group}`} empty="No archive has reported a position." />`}</section>
     <section class="panel" aria-label="Jobs"><h2>Jobs</h2><p>Jobs run where Spark is; the broker sees what they report.</p><pre>holt pipeline list
 holt pipeline replay --help      # read an archive back into a queue

@@ -1,0 +1,5 @@
+"""``python -m bench.dashboard``."""
+
+from bench.dashboard import main
+
+main()
