@@ -61,7 +61,9 @@ reliability: setup-test ## Try all that docs/reliability.md claims and print one
 	@$(BIN)/python -m bench.reliability --scale $${SCALE:-1} $(ARGS)
 
 differential: setup-test ## Play SEEDS (200) random sequences of methods on RabbitMQ and HoltMQ and compare every reply
-	@PYTHONPATH=tests $(BIN)/python -m differential --first $$(date +%s) --seeds $${SEEDS:-200} $(ARGS)
+	@for about in queues streams expiry; do
+	  PYTHONPATH=tests $(BIN)/python -m differential --about $$about --first $$(date +%s) --seeds $${SEEDS:-200} $(ARGS)
+	done
 
 frameworks: setup-test ## Run the frameworks' hello worlds (dramatiq, taskiq, nameko, NestJS, rascal, ...) and clients in Go, Ruby, PHP
 	@scripts/setup-frameworks.sh

@@ -4,9 +4,7 @@ Owns: session-wide test policy. Fixtures for one part of the product live beside
 """
 
 import os
-import re
 import sys
-from functools import cache
 from pathlib import Path
 
 import httpx
@@ -15,6 +13,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # what tests of several parts share
+
+# Some machines forbid Python to keep what it compiled. Hundreds of tests start brokers and commands as
+# processes, and each would compile the package again: half of the CPU time of a start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 pytest_plugins = ["reruns"]
 
@@ -49,25 +52,8 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Modules marked ``xdist_group("name")`` run on one worker, in one piece.
-
-    pytest 9.2 forgets the suffix by which xdist 3.8 tells groups apart (``Node.nodeid`` no longer reads
-    ``_nodeid``), and the process that deals out the tests has not collected them: it reads the mark in the
-    module's source.
-    """
     if config.getvalue("dist") != "loadgroup":
         return None
-    from xdist.scheduler import LoadGroupScheduling
+    from scheduling import scheduler
 
-    class ByModule(LoadGroupScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return group_of(config.rootpath / nodeid.partition("::")[0]) or super()._split_scope(nodeid)
-
-    return ByModule(config, log)
-
-
-@cache
-def group_of(module: Path) -> str | None:
-    """The group a module of tests names."""
-    found = re.search(r'mark\.xdist_group\("([^"]+)"\)', module.read_text()) if module.is_file() else None
-    return found[1] if found else None
+    return scheduler(config, log)

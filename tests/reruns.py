@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +48,12 @@ WITH_PROCESSES: Final = (
 
 def starts_processes(path: Path, fixtures: tuple[str, ...]) -> bool:
     """Whether a test in this file with these fixtures depends on more than its own process."""
-    return "postgres" in fixtures or any(path.is_relative_to(TESTS / part) for part in WITH_PROCESSES)
+    return "postgres" in fixtures or _is_listed(path)
+
+
+@cache
+def _is_listed(path: Path) -> bool:
+    return any(path.is_relative_to(TESTS / part) for part in WITH_PROCESSES)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

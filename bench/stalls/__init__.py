@@ -18,7 +18,7 @@ from typing import Final
 
 import httpx
 import pika
-from bench.stalls import bulk, clients, many_matches, messages, partitioned, topology
+from bench.stalls import bulk, clients, endings, many_matches, messages, partitioned, topology
 from bench.stalls.site import Meter, Prepare, Site
 
 from holtmq.config import Config, Limits
@@ -117,6 +117,21 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "connections lost at once": (5_000, clients.reconnect),
     "declare queues among policies": (5_000, clients.declare_among_policies),
     "put a policy among policies, 1,000 queues": (2_000, clients.put_among_policies),
+    "recover all unacked": (100_000, bulk.unacked(endings.recover, {})),
+    "connection lost with channels": (2_000, endings.close_channels),
+    "delete a vhost with connections and queues": (2_000, endings.delete_used_vhost),
+    "purge a deep queue": (1_000_000, endings.purge_deep),
+    "delete a deep queue": (1_000_000, endings.delete_deep),
+    "import policies for as many queues": (2_000, endings.import_policies),
+    "publish to readers of a stream": (10_000, endings.publish_to_readers),
+    "delete a queue with very many partitions": (
+        100_000,
+        partitioned.partitioned("/api/v1/resources/queues/log", "DELETE"),
+    ),
+    "seek a group in all partitions": (100_000, partitioned.seek),
+    "delete a group of all partitions": (100_000, partitioned.delete_group),
+    "ack in one batch, each in its partition": (10_000, partitioned.ack),
+    "leases expire at once": (100_000, partitioned.expire),
 }
 
 

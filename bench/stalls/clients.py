@@ -13,7 +13,7 @@ from holtmq.node import Node
 _OPEN = b"\x01\x00\x00"
 
 
-def _connections(site: Site, count: int, user: str = "guest") -> list[socket.socket]:
+def open_connections(site: Site, count: int, user: str = "guest", vhost: str = "/") -> list[socket.socket]:
     """Open connections by hand: a client library needs too much memory for thousands."""
     port = int(site.broker.amqp_url.rsplit(":", 1)[1].split("/")[0])
     plain = b"\0" + user.encode() + b"\0guest"
@@ -26,7 +26,7 @@ def _connections(site: Site, count: int, user: str = "guest") -> list[socket.soc
         + b"\x00"
     )
     tune = b"\x00\x0a\x00\x1f\x00\x00" + (131_072).to_bytes(4, "big") + b"\x00\x00"
-    opened = b"\x00\x0a\x00\x28\x01/\x00\x00"
+    opened = b"\x00\x0a\x00\x28" + bytes([len(vhost)]) + vhost.encode() + b"\x00\x00"
     hello = b"AMQP\x00\x00\x09\x01"
     for method in (start, tune, opened):
         hello += _OPEN + len(method).to_bytes(4, "big") + method + b"\xce"
@@ -47,7 +47,7 @@ def _connections(site: Site, count: int, user: str = "guest") -> list[socket.soc
 
 
 def list_connections(site: Site, count: int) -> Callable[[], object]:
-    sockets = _connections(site, count)
+    sockets = open_connections(site, count)
 
     def ask() -> None:
         site.get("/api/connections")
@@ -61,7 +61,7 @@ def delete_user(site: Site, count: int) -> Callable[[], object]:
     site.http.put("/api/users/many", json=body).raise_for_status()
     rights = {"configure": ".*", "write": ".*", "read": ".*"}
     site.http.put("/api/permissions/%2F/many", json=rights).raise_for_status()
-    sockets = _connections(site, count, "many")
+    sockets = open_connections(site, count, "many")
 
     def delete() -> None:
         site.http.delete("/api/users/many").raise_for_status()
@@ -72,7 +72,7 @@ def delete_user(site: Site, count: int) -> Callable[[], object]:
 
 
 def change_rights(site: Site, count: int) -> Callable[[], object]:
-    sockets = _connections(site, count)
+    sockets = open_connections(site, count)
     rights = {"configure": ".*", "write": "^a", "read": ".*"}
 
     def change() -> None:
@@ -112,7 +112,7 @@ def put_among_policies(site: Site, count: int) -> Callable[[], object]:
 
 def reconnect(site: Site, count: int) -> Callable[[], object]:
     """All connections are lost at once, as when a network ends."""
-    sockets = _connections(site, count)
+    sockets = open_connections(site, count)
 
     def lose() -> None:
         for one in sockets:

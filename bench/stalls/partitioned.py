@@ -49,3 +49,49 @@ def grouped(path: str, method: str = "GET", body: object = None) -> Prepare:
         return lambda: site.http.request(method, path, json=body).raise_for_status()
 
     return prepare
+
+
+def seek(site: Site, count: int) -> Callable[[], object]:
+    """A group that has read from every partition goes back to the start."""
+    _leases(site, count)
+    path = "/api/v1/consumer-groups/g/queues/log/seek"
+    return lambda: site.http.post(path, json={"toStart": True}).raise_for_status()
+
+
+def delete_group(site: Site, count: int) -> Callable[[], object]:
+    _leases(site, count)
+    return lambda: site.http.delete("/api/v1/consumer-groups/g").raise_for_status()
+
+
+def _leases(site: Site, count: int) -> list[dict[str, str]]:
+    """Lease one message of each partition; return their acknowledgments."""
+    _partitions(site, count)
+    found: list[dict[str, str]] = []
+    while len(found) < count:
+        path = "/api/v1/pop/queue/log?consumerGroup=g&batch=1000&partitions=1000&subscriptionMode=all"
+        messages = site.http.get(path).json()["messages"]
+        assert messages, found
+        names = ("transactionId", "partitionId", "leaseId")
+        found += [{name: message[name] for name in names} for message in messages]
+    return found
+
+
+def ack(site: Site, count: int) -> Callable[[], object]:
+    found = _leases(site, count)
+    body = {"acknowledgments": found, "consumerGroup": "g"}
+    return lambda: site.http.post("/api/v1/ack/batch", json=body).raise_for_status()
+
+
+def expire(site: Site, count: int) -> Callable[[], object]:
+    """All leases expire at once."""
+    _leases(site, count)
+
+    def late(node: Node) -> None:
+        node.scheduler._clock = lambda: time.time() + 7_200
+        node.scheduler.tick()
+
+    def wait() -> None:
+        site.topology(late)
+        site.get("/api/v1/resources/queues/log")
+
+    return wait

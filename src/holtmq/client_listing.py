@@ -21,6 +21,7 @@ from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.clients import (
     ChannelDetails,
     ChannelRow,
+    ChannelStats,
     ClientRow,
     ConnectionRow,
     ConsumerRow,
@@ -149,7 +150,10 @@ def _connection_row(protocol: AmqpProtocol) -> ConnectionRow:
         timeout=connection.heartbeat,
         connected_at=round(protocol.connected_at * 1000),
         recv_oct=protocol.received_bytes,
+        recv_cnt=protocol.reads,
         send_oct=protocol.sent_bytes,
+        send_cnt=protocol.writes,
+        send_pend=protocol.transport.get_write_buffer_size(),
         published=messages.published,
         delivered=messages.delivered,
         settled=messages.settled,
@@ -216,10 +220,27 @@ def _channel_row(protocol: AmqpProtocol, channel: Channel) -> ChannelRow:
         messages_unconfirmed=0 if confirms is None else confirms.outstanding,
         messages_uncommitted=0 if transaction is None else transaction.publish_count,
         acks_uncommitted=0 if transaction is None else transaction.settlement_count,
-        published=channel.received,
-        delivered=channel.ledger.last,
-        settled=channel.ledger.last - len(channel.ledger),
+        messages=_channel_stats(channel),
+        used_ms=channel.messages.used_ms,
         state="closing" if channel.closing else "running",
+    )
+
+
+def _channel_stats(channel: Channel) -> ChannelStats:
+    counted, everything = channel.messages, channel.ledger.last
+    return ChannelStats(
+        publish=channel.received,
+        confirm=counted.confirmed,
+        return_unroutable=counted.returned,
+        drop_unroutable=counted.dropped,
+        deliver=everything - counted.delivered_no_ack - counted.got - counted.got_no_ack,
+        deliver_no_ack=counted.delivered_no_ack,
+        get=counted.got,
+        get_no_ack=counted.got_no_ack,
+        get_empty=counted.get_empty,
+        deliver_get=everything,
+        redeliver=counted.redelivered,
+        ack=counted.acked,
     )
 
 

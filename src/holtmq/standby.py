@@ -16,6 +16,7 @@ from holtmq.amqp.refusing import RefusingProtocol
 from holtmq.config import Amqp, Http, Tls
 from holtmq.http.standby import StandbyServer
 from holtmq.journal.replica.view import ReplicaView, Role
+from holtmq.ports import open_port
 
 TlsContext = Callable[[Tls], ssl.SSLContext]
 
@@ -43,19 +44,9 @@ class StandbyListeners:
             self.ports["https"] = await self._http.listen(http.host, http.tls_port, tls_context(http))
 
     async def _refuse(self, hosts: tuple[str, ...], port: int, tls: ssl.SSLContext | None) -> int:
-        loop = asyncio.get_running_loop()
-        for host in hosts:
-            try:
-                server = await loop.create_server(
-                    lambda: RefusingProtocol(self.reason), host, port, ssl=tls, backlog=256
-                )
-            except OSError:
-                if host == "::1" and len(hosts) > 1:  # a machine without IPv6
-                    continue
-                raise
-            self._amqp.append(server)
-            port = port or server.sockets[0].getsockname()[1]
-        return port
+        opened = await open_port(lambda: RefusingProtocol(self.reason), hosts, port, tls, backlog=256)
+        self._amqp += opened.servers
+        return opened.port
 
     async def close(self) -> None:
         """Free the ports for the real listeners."""

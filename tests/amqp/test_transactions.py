@@ -1,7 +1,7 @@
 """Transactions of a channel: all of it or nothing, and not more than one record can hold."""
 
 import pytest
-from amqp_support import Client, new_broker, publish
+from amqp_support import Client, frame, new_broker, numbers, publish
 
 from holtmq.amqp import transaction
 from holtmq.amqp.codes import ReplyCode
@@ -9,8 +9,10 @@ from holtmq.amqp.methods import (
     BasicAck,
     BasicConsume,
     BasicNack,
+    BasicQos,
     BasicReject,
     ChannelClose,
+    ChannelOpen,
     Method,
     QueueDeclare,
     TxCommit,
@@ -18,7 +20,9 @@ from holtmq.amqp.methods import (
     TxRollback,
     TxSelect,
 )
+from holtmq.broker.turn_limits import TurnLimits
 from holtmq.wire.properties import Properties
+from holtmq.wire.tables import FieldTable
 
 
 @pytest.fixture
@@ -104,3 +108,26 @@ def test_acks_are_free_and_every_commit_and_rollback_starts_anew(client: Client)
     assert answers.count(TxCommitOk()) == 2
     assert client.failure is None
     assert client.queue().unacked == 2  # of the two commits
+
+
+def test_a_commit_leaves_what_is_being_dead_lettered_to_later_turns() -> None:
+    client = Client(new_broker())
+    client.broker.flow.per_turn = TurnLimits(dead_letters=2)
+    letters: FieldTable = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    client.call(QueueDeclare("dead"), QueueDeclare("q", arguments=letters), BasicQos(prefetch_count=10))
+    bodies = numbers(12)
+    client.feed(b"".join(map(publish, bodies)))
+    client.call(BasicConsume("q"))
+    client.call(ChannelOpen(), TxSelect(), BasicConsume("q"), channel=2)
+    client.connection.receive(frame(BasicNack(0, True, False)))  # ten messages, without a transaction
+    client.broker.flow.turn()
+
+    client.connection.receive(frame(BasicNack(0, True, False), 2) + frame(TxCommit(), 2))
+
+    assert TxCommitOk() in client.told()
+    dead = client.queue("dead").fifo
+    assert dead is not None
+    two_turns_and_the_commit = [*bodies[:4], *bodies[10:]]
+    assert [message.body for message in dead.ready] == two_turns_and_the_commit
+    client.broker.flow.complete()
+    assert sorted(client.bodies("dead")) == bodies

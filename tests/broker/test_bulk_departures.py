@@ -3,7 +3,7 @@
 import pytest
 from core_support import Bench
 
-from holtmq.broker import dead_lettering
+from holtmq.broker.turn_limits import TurnLimits
 from holtmq.broker.work import work_queue
 from holtmq.journal.fake_disk import FakeDisk
 
@@ -14,9 +14,9 @@ LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr(dead_lettering, "_WORK_PER_TURN", 7)
     monkeypatch.setattr(work_queue.WorkQueue.shed_excess, "__defaults__", (6,))
     bench = Bench(FakeDisk())
+    bench.flow.per_turn = TurnLimits(dead_letters=7)
     bench.declare("dead", durable=True)
     return bench
 

@@ -10,8 +10,10 @@ import logging
 import signal
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -19,12 +21,14 @@ from urllib.parse import quote
 
 import click
 
-from differential import Player, Seen, Step, sequence
+from differential import Player, Seen, Step, management_fields, sequence
+from differential.expiry_steps import expiry_sequence
+from differential.management_fields import RABBITMQ_AWAITED, fields_of
+from differential.stream_steps import stream_sequence
 from holtmq.config import load
 from holtmq.testing import TestBroker
 from rabbitmq import started
 
-RECORDED: Final = Path(__file__).with_name("recorded.json")
 _SETTLE_SECONDS: Final = 0.012
 _numbers = count(1)
 
@@ -32,9 +36,13 @@ Play = Callable[[list[Step]], list[Seen]]
 
 
 def on_broker(
-    amqp_port: int, http_url: str, settle_seconds: float, then: Callable[[], None] = lambda: None
+    amqp_port: int,
+    http_url: str,
+    settle: Callable[[], None],
+    then: Callable[[], None] = lambda: None,
+    let_time_pass: Callable[[], None] = lambda: None,
 ) -> Play:
-    """Plays a sequence in a vhost of its own; ``then`` is called after each step."""
+    """Plays a sequence in a vhost of its own; ``then`` is called after each step, the other for a wait."""
 
     def call(method: str, path: str, body: bytes = b"{}") -> None:
         login = base64.b64encode(b"guest:guest").decode()
@@ -46,7 +54,7 @@ def on_broker(
         vhost = f"differential-{next(_numbers)}"
         call("PUT", f"/vhosts/{quote(vhost)}")
         call("PUT", f"/permissions/{quote(vhost)}/guest", b'{"configure":".*","write":".*","read":".*"}')
-        player = Player(amqp_port, vhost, settle_seconds)
+        player = Player(amqp_port, vhost, settle, let_time_pass)
         try:
             seen: list[Seen] = []
             for step in steps:
@@ -62,7 +70,34 @@ def on_broker(
 
 def on_holt(broker: TestBroker) -> Play:
     """Plays on HoltMQ, where a step takes 20 ms: messages with a time to live of 0 must expire."""
-    return on_broker(broker.amqp_port, broker.http_url, 0.0, lambda: broker.clock.advance(milliseconds=20))
+    return on_broker(
+        broker.amqp_port,
+        broker.http_url,
+        partial(_until_readers_have_all, broker),
+        lambda: broker.clock.advance(milliseconds=20),
+        lambda: broker.clock.advance(milliseconds=500),
+    )
+
+
+def on_rabbitmq(amqp_port: int, http_url: str, settle_seconds: float) -> Play:
+    """Plays on RabbitMQ, whose clock is the real one."""
+    wait = partial(time.sleep, 0.3 + settle_seconds * 5)
+    return on_broker(amqp_port, http_url, partial(time.sleep, settle_seconds), let_time_pass=wait)
+
+
+def _until_readers_have_all(broker: TestBroker) -> None:
+    """Readers of a stream get a message once the journal has it, in the turn after that."""
+    while broker.call(lambda node: node.journal.backlog):
+        pass
+    broker.call(lambda node: None)
+
+
+def recorded_file(about: str) -> Path:
+    """Sequences of this kind with RabbitMQ's replies."""
+    return Path(__file__).with_name(f"recorded-{about}.json")
+
+
+ABOUT: Final = {"queues": sequence, "streams": stream_sequence, "expiry": expiry_sequence}
 
 
 def first_difference(theirs: list[Seen], ours: list[Seen]) -> int | None:
@@ -84,12 +119,23 @@ def shortened(steps: list[Step], differs: Callable[[list[Step]], bool]) -> list[
 @click.command()
 @click.option("--first", default=1, show_default=True, help="First seed.")
 @click.option("--seeds", default=100, show_default=True, help="How many.")
+@click.option("--about", type=click.Choice(list(ABOUT)), default="queues", show_default=True)
 @click.option("--length", default=40, show_default=True, help="Steps of a sequence.")
 @click.option("--shorten", default=5, show_default=True, help="How many differences to shorten.")
 @click.option("--running", nargs=2, type=int, help="AMQP and HTTP port of a RabbitMQ on this machine.")
-@click.option("--record", is_flag=True, help="Write the sequences with RabbitMQ's replies to recorded.json.")
+@click.option(
+    "--record",
+    is_flag=True,
+    help="Record RabbitMQ's replies and fields for the tests.",
+)
 def main(
-    first: int, seeds: int, length: int, shorten: int, running: tuple[int, int] | None, record: bool
+    first: int,
+    seeds: int,
+    about: str,
+    length: int,
+    shorten: int,
+    running: tuple[int, int] | None,
+    record: bool,
 ) -> None:
     """Compare; every difference is shown with the shortest sequence that shows it, and the status is 1."""
     logging.disable(logging.CRITICAL)
@@ -103,16 +149,22 @@ def main(
         amqp_port, http_port = running
         http_url = f"http://127.0.0.1:{http_port}"
         try:
+            if record:
+                amqp_url = f"amqp://guest:guest@127.0.0.1:{amqp_port}/%2F"
+                management_fields.record(
+                    fields_of(amqp_url, http_url, lambda: time.sleep(0.2), RABBITMQ_AWAITED)
+                )
             with TestBroker(config=load({"HOLT_PROFILE": "rabbitmq"}).config) as broker:
                 ours = on_holt(broker)
-                theirs = on_broker(amqp_port, http_url, _SETTLE_SECONDS)
-                slowly = on_broker(amqp_port, http_url, _SETTLE_SECONDS * 6)
+                settle = _SETTLE_SECONDS * (4 if about == "streams" else 1)  # readers of a stream poll
+                theirs = on_rabbitmq(amqp_port, http_url, settle)
+                slowly = on_rabbitmq(amqp_port, http_url, settle * 6)
 
                 def differs(steps: list[Step]) -> bool:
                     return first_difference(slowly(steps), ours(steps)) is not None
 
                 for seed in range(first, first + seeds):
-                    steps = sequence(seed, length)
+                    steps = ABOUT[about](seed, length)
                     seen, at = theirs(steps), None
                     at = first_difference(seen, ours(steps))
                     if at is not None and differs(steps := steps[: at + 1]):
@@ -125,8 +177,8 @@ def main(
             if other is not None:
                 other.stop()
     if record:
-        RECORDED.write_text("[\n" + ",\n".join(json.dumps(one) for one in kept) + "\n]\n")
-    click.echo(f"{seeds} sequences of {length} steps from seed {first}: {found} differ")
+        recorded_file(about).write_text("[\n" + ",\n".join(json.dumps(one) for one in kept) + "\n]\n")
+    click.echo(f"{seeds} sequences about {about} of {length} steps from seed {first}: {found} differ")
     sys.exit(1 if found else 0)
 
 

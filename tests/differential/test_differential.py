@@ -11,11 +11,15 @@ import pika.exceptions
 import pytest
 
 from differential import Step, sequence
-from differential.__main__ import RECORDED, Play, first_difference, on_holt, shortened
+from differential.__main__ import ABOUT, Play, first_difference, on_holt, recorded_file, shortened
 from holtmq.config import load
 from holtmq.testing import TestBroker
 
-SEQUENCES = json.loads(RECORDED.read_text(encoding="utf-8"))
+SEQUENCES = [
+    pytest.param(one, id=f"{about}-{one['seed']}")
+    for about in ABOUT
+    for one in json.loads(recorded_file(about).read_text(encoding="utf-8"))
+]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +28,7 @@ def play() -> Iterator[Play]:
         yield on_holt(broker)
 
 
-@pytest.mark.parametrize("recorded", SEQUENCES, ids=lambda recorded: f"seed-{recorded['seed']}")
+@pytest.mark.parametrize("recorded", SEQUENCES)
 def test_every_step_has_the_outcome_it_has_in_rabbitmq(play: Play, recorded: dict[str, list[Step]]) -> None:
     steps, seen = recorded["steps"], recorded["seen"]
 

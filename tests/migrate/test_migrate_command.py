@@ -87,7 +87,7 @@ def test_a_stream_is_copied_once_however_often_it_is_migrated(
 
     for result in (first, finished, second, again):
         assert result.exit_code == 0, result.output
-    assert "Messages of 0 queues are moved, those of 1 streams copied." in first.output
+    assert "Messages of 0 queues are moved, those of 1 stream copied." in first.output
     lines = {row["queue"]: row for row in json.loads(finished.stdout)["queues"]}
     assert (lines["log"]["at_start"], lines["log"]["moved"], lines["log"]["left"]) == (3, 3, 0)
     assert {row["queue"]: row["moved"] for row in json.loads(again.stdout)["queues"]} == {"log": 5}

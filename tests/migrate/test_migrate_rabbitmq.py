@@ -12,7 +12,7 @@ from shovel_support import Operator, eventually
 
 from rabbitmq import RabbitMq
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.xdist_group("migrate")]  # one RabbitMQ for all
 
 WAITING = 1500
 
@@ -94,7 +94,7 @@ def test_a_dry_run_explains_the_plan_and_changes_nothing(
     assert "5 queues" in plan
     assert "user 'guest'" in plan
     assert "ha-mode" in plan
-    assert "Messages of 4 queues are moved, those of 1 streams copied." in plan
+    assert "Messages of 4 queues are moved, those of 1 stream copied." in plan
     here = Operator(new.http_url, "")
     assert here.get("/queues") == []
     assert here.http.get("/users/alice").status_code == 404

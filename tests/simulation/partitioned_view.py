@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from holtmq.broker.partitioned.commands.staging_records import Part, decode_header
+from holtmq.broker.partitioned.commands.staging_records import StagedPart, decode_header
 from holtmq.broker.partitioned.log.bodies import Body, decode_body
 from holtmq.verify.record import make_body
 from simulation.partitioned_model import Letter, PartKey, Row, State, Timer
@@ -65,7 +65,7 @@ def expected(state: State, aborted: Aborted) -> View:
     )
 
 
-def _addresses(world: World, part: Part) -> list[tuple[str, str]]:
+def _addresses(world: World, part: StagedPart) -> list[tuple[str, str]]:
     """Queue and partition of each row of a staged part."""
     header = decode_header(world.partitioned.store.journal.read(part.header)[1])
     return [(header.names[queue], header.names[partition]) for queue, partition, _ in header.rows]

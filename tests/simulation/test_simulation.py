@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from holtmq.amqp.channel import Channel
 from holtmq.broker.broker import Broker
+from holtmq.broker.dead_lettering import DeadLettering
 from holtmq.broker.flow import Flow
 from holtmq.broker.partitioned.commands import acking
 from holtmq.broker.partitioned.events import Acked, encode
@@ -101,6 +102,19 @@ def test_confirming_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(FileJournal, "durable", FileJournal.end)
 
     find("lost=['", "not as promised")
+
+
+def test_dead_letters_of_which_only_the_first_step_is_done_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = DeadLettering.cast_out_some
+
+    def once(dead_lettering: DeadLettering, queue: WorkQueue) -> bool:
+        whole(dead_lettering, queue)
+        queue.outcasts = []
+        return True
+
+    monkeypatch.setattr(DeadLettering, "cast_out_some", once)
+
+    find("neither waiting nor leased", "lost=['")
 
 
 def test_a_message_that_shows_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

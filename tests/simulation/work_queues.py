@@ -295,6 +295,7 @@ class WorkQueues:
                     raise BrokenRule(f"{queue} stores {damaged[:3]}")
             else:
                 held += views.raw_messages(broker, queue)
+                held += [message for _, message in queue.outcasts]  # dead-lettered in later turns
         there = [message for message in held if message.position]
         stored = self._read(_message, [message.position for message in there])
         for message, (body, address) in zip(there, stored, strict=True):

@@ -17,6 +17,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService, Settings
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import recover
+from holtmq.broker.turn_limits import TurnLimits
 from holtmq.journal import FileJournal, JournalFailed, JournalOptions, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.journal.interface import JournalStats
@@ -27,6 +28,13 @@ from simulation.promises import BrokenRule
 _SEGMENT_BYTES: Final = 1_024
 _CHECKPOINT_BYTES: Final = 2_048
 _COMPACT_BELOW: Final = (0.25, 0.6, 0.95)  # as a broker does it, up to rewriting whatever has lost a message
+# Turns so short that little work needs several of them, with crashes and clients in between.
+_SHORT_TURNS: Final = (
+    TurnLimits(queues=0, dead_letters=0, expired=0),
+    TurnLimits(queues=1, dead_letters=1, expired=1),
+    TurnLimits(queues=3, dead_letters=2, expired=4),
+    TurnLimits(),
+)
 _START_MS: Final = 1_700_000_000_000
 
 
@@ -57,6 +65,7 @@ class World:
         self.step = 0
         self.done = Work()
         self._compact_below = self.random.choice(_COMPACT_BELOW)
+        self._has_short_turns = self.random.random() < 0.5
         self.journal: FileJournal
         self.broker: Broker
         self.partitioned: PartitionedService
@@ -119,11 +128,15 @@ class World:
 
     def stop(self) -> None:
         """End in good order."""
+        self.broker.flow.per_turn = TurnLimits()
+        self.broker.flow.complete()
         self.journal.close()
         self.die(Keep.EVERYTHING)
 
     def turn(self) -> None:
-        """Finish the round of reads."""
+        """Finish the round of reads, or some of the work that it left."""
+        if self._has_short_turns:
+            self.broker.flow.per_turn = self.random.choice(_SHORT_TURNS)
         self.broker.flow.turn()
         self.partitioned.turn(self.now)
 

@@ -11,10 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holtmq.testing import TestBroker
 
-# A short life: optimising code costs more than it brings (CPU time up to the first query falls from 16 to 9
-# seconds).
 QUICK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.pollingDelay": "5ms",
 }

@@ -17,7 +17,6 @@ from spark_processes import Broker, Process, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 PIPELINE = """
 [sources.numbers]
 queue = "in"
@@ -43,7 +42,6 @@ class Cluster:
         common = {
             "SPARK_HOME": str(home),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYTHONPATH": "",
         }
@@ -109,8 +107,6 @@ def test_a_streaming_job_runs_on_executors_of_a_standalone_cluster(
         "spark.driver.bindAddress=127.0.0.1",
         "spark.ui.enabled=false",
         "spark.sql.shuffle.partitions=2",
-        f"spark.executor.extraJavaOptions={SHORT_LIVED}",
-        f"spark.driver.extraJavaOptions={SHORT_LIVED}",
     ):
         command += ["--conf", conf]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}

@@ -12,7 +12,8 @@ from headless import Browser
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+# One run of the demo for all.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.xdist_group("demo")]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,6 @@ from holtmq.http.engine.request import HttpRequest
 from holtmq.journal import live
 from holtmq.journal.file_journal import FileJournal
 from holtmq.journal.interface import Journal, JournalFailed
-from holtmq.journal.writer import LogWriter
 from holtmq.verify import subject
 
 
@@ -61,34 +60,31 @@ def forget_acks() -> None:
 
 
 def tear_transactions() -> None:
-    """An AMQP transaction is written as single records, the last of them later."""
+    """An AMQP transaction is written record by record, and some deaths come after the first of them."""
     append_batch = FileJournal.append_batch
+    left = 4  # transactions until such a death
 
     def one_by_one(journal: FileJournal, records: Sequence[tuple[int, bytes]]) -> list[int]:
+        nonlocal left
         if any(kind >= Kind.PARTITIONED for kind, _ in records):
             return append_batch(journal, records)
+        # The due delayed messages are placed by such batches too, when the broker starts.
+        left -= len(records) > 1 and all(kind in (Kind.MESSAGE, Kind.SETTLED) for kind, _ in records)
         positions = []
         for kind, payload in records:
             positions.append(journal.append(kind, payload))
             journal._close_group()
+            if not left:
+                die_when_written()
         return positions
 
     FileJournal.append_batch = one_by_one  # type: ignore[method-assign, assignment]
-    write_group_by_group()
 
 
-def write_group_by_group() -> None:
-    """One write and sync for each group, and a moment between two of them that kills will hit."""
-    commit = LogWriter.commit
-
-    def group_by_group(writer: LogWriter, groups: Sequence[object]) -> object:
-        for group in groups[:-1]:
-            commit(writer, [group])  # type: ignore[list-item]
-            time.sleep(0.005)
-        last = commit(writer, groups[-1:])  # type: ignore[arg-type]
-        return type(last)(len(groups), last.durable, last.written, last.syncs, last.seconds)
-
-    LogWriter.commit = group_by_group  # type: ignore[method-assign, assignment]
+def die_when_written() -> None:
+    """Let the journal's thread write what was handed to it, then die."""
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def answer_before_durable() -> None:
@@ -133,8 +129,7 @@ def tear_http_transactions() -> None:
             changes = others
             left -= 1
             if not left:
-                time.sleep(0.1)  # the journal's thread writes the first part
-                os.kill(os.getpid(), signal.SIGKILL)
+                die_when_written()
         return commit(store, changes, records, bodies, state_records, work_records)
 
     PartitionedStore.commit = in_two  # type: ignore[method-assign, assignment]

@@ -45,6 +45,7 @@ from holtmq.amqp.methods import (
 from holtmq.amqp.topology import Topology
 from holtmq.amqp.transaction import STEP, Committed, Settle, Transaction
 from holtmq.broker.errors import BrokerError, Conflict
+from holtmq.broker.figures.client_counts import ChannelMessages
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import PublishProperties
@@ -71,6 +72,7 @@ class Channel:
         self.flow = connection.broker.flow
         self.counts = connection.broker.counts
         self.received = 0  # messages published on this channel
+        self.messages = ChannelMessages(self.flow.now_ms)
         self.outbox = connection.outbox
         self.max_payload = connection.max_payload
         self.ledger = Ledger()
@@ -110,6 +112,7 @@ class Channel:
             header, properties = self._check_special(properties, header)
         counts.received += 1
         self.received += 1
+        self.messages.used_ms = self.flow.now_ms
         if self.transaction is not None:
             self.transaction.publish(route, properties, header, body, mandatory)
             return
@@ -124,6 +127,7 @@ class Channel:
             outcome = PublishOutcome.REFUSED
         if outcome is PublishOutcome.UNROUTED and not mandatory:
             counts.dropped += 1
+            self.messages.dropped += 1
         if self.confirms is not None or mandatory:
             self._published(outcome, route, mandatory, header, body)
 
@@ -166,6 +170,7 @@ class Channel:
             self.outbox.append(batch.frames(failed=False))
             confirms.told = batch.last
             self.counts.confirmed += batch.accepted
+            self.messages.confirmed += batch.accepted
             return
         confirms.waiting += 1
 
@@ -180,6 +185,7 @@ class Channel:
                 self.outbox.append(batch.frames(failed=failure is not None))
                 if failure is None:
                     self.counts.confirmed += batch.accepted
+                    self.messages.confirmed += batch.accepted
 
         self.broker.journal.on_durable(durable)
 
@@ -204,6 +210,7 @@ class Channel:
 
     def _return(self, route: Route, header: bytes, body: bytes) -> None:
         self.counts.returned += 1
+        self.messages.returned += 1
         visible = self.flow.publish_properties.of(header).visible_bytes
         if visible is not None:
             header = header[:PROPERTIES_AT] + visible
@@ -214,11 +221,15 @@ class Channel:
     def ack(self, tag: int, multiple: bool) -> None:
         """basic.ack."""
         if multiple or self.transaction is not None:
-            self._settle(self.flow.ack, self._leases(tag, multiple))
+            leases = self._leases(tag, multiple)
+            if self.transaction is None:
+                self.messages.acked += len(leases)
+            self._settle(self.flow.ack, leases)
             return
         lease = self.ledger.by_number.pop(tag, None)
         if lease is None:
             raise self._unknown_tag(tag)
+        self.messages.acked += 1
         holder = lease.holder
         if holder is None:
             self.ledger.forgot_revoked()
@@ -240,6 +251,7 @@ class Channel:
                 self.ack(tag, False)
             return
         take = self.ledger.by_number.pop
+        before = len(self.ledger.by_number)
         holder: Holder | None = None
         queue: Queue | None = None
         done: list[Message] = []  # of this holder and queue
@@ -263,6 +275,8 @@ class Channel:
         finally:
             if queue is not None:
                 self.flow.settle(queue, done)
+            self.messages.acked += before - len(self.ledger.by_number)
+            self.messages.used_ms = self.flow.now_ms
             self._make_room()
 
     def _settle(self, how: Settle, leases: list[Lease]) -> None:
@@ -316,6 +330,7 @@ class Channel:
 
     def handle(self, method: Method) -> None:
         """Run a method other than basic.publish. (The frame loop handles basic.ack itself.)"""
+        self.messages.used_ms = self.flow.now_ms
         match method:
             case BasicAck(tag, multiple):
                 self.ack(tag, multiple)
@@ -353,7 +368,9 @@ class Channel:
             case TxSelect():
                 if self.confirms is not None:
                     raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
-                self.transaction = self.transaction or Transaction(self.flow, self.ledger, self.counts)
+                self.transaction = self.transaction or Transaction(
+                    self.flow, self.ledger, self.counts, self.messages
+                )
                 self.send(TxSelectOk())
             case TxCommit():
                 self._tx_commit()

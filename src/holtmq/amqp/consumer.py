@@ -133,6 +133,7 @@ class Consumer(Holder):
             if not fresh:
                 redelivered = int(queue.is_redelivered(message))
                 channel.counts.redelivered += redelivered
+                channel.messages.redelivered += redelivered
                 queue.figures.redelivered += redelivered
                 if redelivered and queue.counts_deliveries:
                     header = with_delivery_count(header, queue.times_returned(message))
@@ -149,8 +150,10 @@ class Consumer(Holder):
             chunks += start, _TAG(number, redelivered), address, head, header, tail, body, b"\xce"
         size += len(messages) * (_OVERHEAD + len(messages[0].header))
         outbox.grew(size)
+        channel.messages.used_ms = channel.flow.now_ms
         if self.no_ack:
             channel.counts.delivered_auto_ack += len(messages)
+            channel.messages.delivered_no_ack += len(messages)
             queue.figures.delivered_no_ack += len(messages)
             queue.settle_all(messages)
             return

@@ -237,6 +237,9 @@ class Consuming:
         if message is None:
             channel.send(BasicGetEmpty())
             channel.counts.get_empty += 1
+            channel.messages.get_empty += 1
+            work_queue.figures.get_empty += 1
+            channel.flow.touch(work_queue)  # the figures are sampled
             return
         self.hand_over(work_queue, message, no_ack)
 
@@ -246,6 +249,7 @@ class Consuming:
         counts = channel.counts
         redelivered = queue.is_redelivered(message)
         counts.redelivered += redelivered
+        channel.messages.redelivered += redelivered
         queue.figures.redelivered += redelivered
         header = message.header
         if redelivered and queue.counts_deliveries:
@@ -254,6 +258,7 @@ class Consuming:
         if no_ack:
             ledger.last += 1
             counts.get_auto_ack += 1
+            channel.messages.got_no_ack += 1
             queue.figures.got_no_ack += 1
             queue.settle(message)
         else:
@@ -262,6 +267,7 @@ class Consuming:
             if channel.flow.now_ms >= holder.note_due_ms:
                 holder.note_delivery(channel.flow.now_ms, ledger.last)
             counts.get_manual_ack += 1
+            channel.messages.got += 1
             queue.figures.got += 1
             if not holder.timeout.armed:
                 holder.timeout.delivered()

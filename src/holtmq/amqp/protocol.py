@@ -50,6 +50,7 @@ class AmqpProtocol(asyncio.Protocol):
         self.name = ""
         self.connected_at = 0.0
         self.received_bytes = 0
+        self.reads = self.writes = 0
         self.sent_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -81,6 +82,7 @@ class AmqpProtocol(asyncio.Protocol):
         server = self._server
         server.refresh_clock()
         self.received_bytes += len(data)
+        self.reads += 1
         self._received_at = asyncio.get_running_loop().time()
         self._began = monotonic()
         try:
@@ -156,6 +158,7 @@ class AmqpProtocol(asyncio.Protocol):
             else:
                 self.transport.writelines(parts)
             self.sent_bytes += sum(map(len, parts))
+            self.writes += 1
             self._sent_at = self._received_at
         if self._ended:
             self._part()

@@ -233,6 +233,8 @@ class PublishRun:
         if targets is not None and seq != counted:
             flow.count(targets.exchange, seq - counted, more_copies)
         counts.dropped += dropped
+        channel.messages.dropped += dropped
+        channel.messages.used_ms = now_ms
         self._exchange = exchange
         # With more misses than hits the lookup is not worth its cost.
         self._prefix_length = 0 if missed * 2 > taken else prefix_length

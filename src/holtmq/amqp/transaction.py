@@ -8,13 +8,14 @@ from collections.abc import Callable, Generator
 from typing import Final, NamedTuple
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.figures.client_counts import ClientCounts
+from holtmq.broker.figures.client_counts import ChannelMessages, ClientCounts
 from holtmq.broker.flow import Flow, PublishOutcome
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Lease, Ledger
+from holtmq.broker.work.work_queue import WorkQueue
 
 Settle = Callable[[list[Lease]], None]
 
@@ -42,15 +43,17 @@ class Transaction:
         "_flow",
         "_is_plain",
         "_ledger",
+        "_messages",
         "_publishes",
         "_rewritten",
         "_settlements",
     )
 
-    def __init__(self, flow: Flow, ledger: Ledger, counts: ClientCounts) -> None:
+    def __init__(self, flow: Flow, ledger: Ledger, counts: ClientCounts, messages: ChannelMessages) -> None:
         self._flow = flow
         self._ledger = ledger
         self._counts = counts
+        self._messages = messages
         self._publishes: list[tuple[Route, PublishProperties, bytes, bytes, bool]] = []
         self._settlements: list[tuple[Settle, list[Lease]]] = []
         self._bytes = 0  # of the publishes
@@ -80,7 +83,7 @@ class Transaction:
     def commit(self) -> Committed:
         """Apply everything in one record, except messages that a full queue refuses."""
         flow = self._flow
-        flow.complete()  # earlier changes are not part of this record
+        flow.turn()  # earlier changes are not part of this record
         flow.begin()
         unrouted: list[tuple[Route, bytes, bytes]] = []
         dropped, is_partial = 0, False
@@ -100,6 +103,7 @@ class Transaction:
             flow.abort()
             raise
         self._counts.dropped += dropped
+        self._messages.dropped += dropped
         return Committed(self._settle_and_write(), unrouted, is_partial)
 
     @property
@@ -143,11 +147,12 @@ class Transaction:
                         if is_over():
                             return None
                     self._check(prepared.size)
-                    flow.complete()  # earlier changes are not part of this record
+                    flow.turn()  # earlier changes are not part of this record
                     prepared.check()
                 except Outdated:
                     continue
                 self._counts.dropped += dropped
+                self._messages.dropped += dropped
                 flow.begin(prepared)
                 return Committed(self._settle_and_write(), unrouted)
             return self.commit()
@@ -159,10 +164,21 @@ class Transaction:
         settlements = self._settlements
         self._start_anew()
         settled: dict[int, Queue] = {}
-        for how, leases in settlements:
-            how(leases)
+        for _, leases in settlements:
             settled.update((lease.queue.id, lease.queue) for lease in leases)
-        journalled = flow.commit([queue for queue in settled.values() if not queue.deleted])
+        # What is being dead-lettered in steps goes on after the commit, which must not do all of it at once.
+        earlier = [(queue, queue.outcasts) for queue in settled.values() if isinstance(queue, WorkQueue)]
+        for queue, _ in earlier:
+            queue.outcasts = []
+        try:
+            for how, leases in settlements:
+                how(leases)
+                if how == flow.ack:
+                    self._messages.acked += len(leases)
+            journalled = flow.commit([queue for queue in settled.values() if not queue.deleted])
+        finally:
+            for queue, outcasts in earlier:
+                queue.outcasts[:0] = outcasts
         self._ledger.commit()
         return journalled
 

@@ -15,7 +15,7 @@ from holtmq.auth.users import Vhost
 from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.errors import AccessRefused, Conflict
 from holtmq.broker.figures.client_counts import ClientCounts
-from holtmq.broker.flow import EXPIRE_AT_ONCE, Flow
+from holtmq.broker.flow import Flow
 from holtmq.broker.jobs.board import JobBoard
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.service import PartitionedService
@@ -438,7 +438,7 @@ class Broker:
                 if queue.expiring and queue.options.queue_type is QueueType.CLASSIC:
                     # The answer says how many messages are left: those that expired behind it do not count.
                     # RabbitMQ's quorum queues count them until the next event.
-                    queue.expire(self.flow.now_ms, self.flow.pager, EXPIRE_AT_ONCE)
+                    queue.expire(self.flow.now_ms, self.flow.pager, self.flow.per_turn.expired)
                 return taken[0]
         return None
 

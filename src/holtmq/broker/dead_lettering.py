@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _CAST_OUT_BYTES: Final = 16 << 20  # bodies per record: a record's size is limited, a queue's overflow is not
 
 
-_WORK_PER_TURN: Final = 150  # dead letters: about 7 ms
 _DROPS: Final = 20  # messages without a dead-letter exchange that are as much work as a dead letter
 _COPIES: Final = 10  # likewise: queues that a dead letter reaches
 
@@ -36,7 +35,7 @@ class DeadLettering:
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
-        self._work_left = _WORK_PER_TURN
+        self._work_left = 0
         self.count = 0  # of dead letters that reached a queue
 
     def record_leaving(self, queue: WorkQueue, outcasts: list[tuple[Reason, Message]]) -> None:
@@ -50,7 +49,7 @@ class DeadLettering:
 
     def begin_turn(self) -> None:
         """Allow as much work as a turn may do, for all queues together."""
-        self._work_left = _WORK_PER_TURN
+        self._work_left = self._flow.per_turn.dead_letters
 
     def cast_out_some(self, queue: WorkQueue) -> bool:
         """Do what a turn may do of ``cast_out``; return whether that was all."""

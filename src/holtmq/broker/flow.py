@@ -27,6 +27,7 @@ from holtmq.broker.records.message_records import encode_mark, encode_returned
 from holtmq.broker.timer_wheel import ActionTimer, TimerWheel
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.vhost import QueueExchange, VHost
+from holtmq.broker.turn_limits import TurnLimits
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.memory_budget import MemoryBudget
 from holtmq.broker.work.paging import MemorySpill, MessagePager, Spill
@@ -37,8 +38,7 @@ from holtmq.wire.property_walker import PropertyWalkers
 
 __all__ = ["Flow", "PublishOutcome"]
 
-EXPIRE_AT_ONCE: Final = 1_000
-_TIMERS_AT_ONCE: Final = 300  # about 15 ms, if each of them places a delayed message
+_LOOKED_AT: Final = 50  # messages of a queue that is paged out, looked at in the time of one queue
 
 
 class Flow:
@@ -57,6 +57,7 @@ class Flow:
         "on_dirty",
         "pager",
         "pending_publishes",
+        "per_turn",
         "prepares",
         "publish_properties",
         "publishing",
@@ -68,6 +69,7 @@ class Flow:
         "used_exchanges",
         "vhosts",
         "walkers",
+        "work_left",
     )
 
     def __init__(self, journal: Journal, vhosts: dict[str, VHost], spill: Spill | None = None) -> None:
@@ -92,6 +94,8 @@ class Flow:
         self.dirty: list[Queue] = []  # queues with work in this turn
         self.unfinished: dict[WorkQueue, None] = {}  # with more work than one turn does
         self.on_dirty: Callable[[], None] = _nothing  # called when the first queue becomes dirty
+        self.per_turn = TurnLimits()
+        self.work_left = 0  # queues that this turn may still process
         self.delays = Delays(self)
         self.batch: Batch | None = None  # open between ``begin`` and ``commit``
 
@@ -165,13 +169,24 @@ class Flow:
 
     def reject(self, leases: Iterable[Lease]) -> None:
         """Reject messages: dead-letter or drop them."""
-        for lease in leases:
-            queue = lease.queue
+        queue: Queue | None = None
+        rejected: list[Message] = []  # of this queue
+        for lease in leases:  # there may be 100,000, most of one queue
+            if lease.queue is not queue:
+                if queue is not None:
+                    self._reject(queue, rejected)
+                queue, rejected = lease.queue, []
             if lease.holder is None:
                 if not isinstance(queue, WorkQueue) or not queue.take_out(lease.message):
                     continue
                 queue.unacked += 1  # so that it is removed like a leased message
-            queue.reject(lease.message)
+            rejected.append(lease.message)
+        if queue is not None:
+            self._reject(queue, rejected)
+
+    def _reject(self, queue: Queue, messages: list[Message]) -> None:
+        if messages:
+            queue.reject_all(messages)
             self.touch(queue)
 
     def release(self, leases: Iterable[Lease], failed: bool = False) -> None:
@@ -228,10 +243,14 @@ class Flow:
     def turn(self) -> None:
         """Complete this turn: deliver, expire, dead-letter, journal, page out.
 
-        Of very many messages that leave their queues only some are handled; the next turn goes on with them.
+        Of very many messages that leave their queues, and of very many queues, only some are handled; the
+        next turn goes on with the others. Queues with something to journal are handled in any case: a confirm
+        that follows an ack on its connection says that both are durable.
         """
         self.write_pending_publishes()
         self.dead_lettering.begin_turn()
+        self.work_left = self.per_turn.queues
+        later: list[Queue] = []
         while self.dirty:
             dirty, self.dirty = self.dirty, []
             self.used.update(dirty)
@@ -239,20 +258,27 @@ class Flow:
             try:
                 for queue in dirty:
                     done += 1
+                    if self.work_left <= 0 and not queue.has_to_journal and not queue.deleted:
+                        later.append(queue)
+                        continue
                     queue.dirty = False
                     if not queue.deleted:
+                        self.work_left -= 1
                         self._turn_queue(queue)
             finally:
                 if done < len(dirty):  # an error in one queue must not stall the others
-                    self.dirty += dirty[done:]
+                    self.dirty[:0] = later + dirty[done:]
                     self.on_dirty()
+        if later:
+            self.dirty += later
+            self.on_dirty()
         if self.unfinished:
             again, self.unfinished = self.unfinished, {}
             for unfinished in again:
                 self.touch(unfinished)
 
     def complete(self) -> None:
-        """Run turns until nothing is left to do: the node stops, or a transaction must come after it."""
+        """Run turns until nothing is left to do: the node stops."""
         self.turn()
         while self.dirty and self.journal.failed is None:
             self.turn()
@@ -289,6 +315,7 @@ class Flow:
         memory.note(queue, queue.bytes_in_memory)
         is_short = memory.is_exceeded
         if is_short or not queue.is_all_in_memory:
+            self.work_left -= store.in_memory // _LOOKED_AT
             store.spill(self.pager, queue.bytes, is_short)
             memory.note(queue, queue.bytes_in_memory)
             if is_short and memory.is_exceeded:
@@ -310,7 +337,7 @@ class Flow:
             queue.bytes = 0
 
     def _expire(self, queue: WorkQueue) -> None:
-        queue.expire(self.now_ms, self.pager, EXPIRE_AT_ONCE)
+        queue.expire(self.now_ms, self.pager, self.per_turn.expired)
         deadline = queue.store.next_deadline(queue.deadline_ms, self.pager)
         if not deadline:
             queue.expiring = queue.options.message_ttl_ms is not None or len(queue.store) > 0
@@ -339,7 +366,7 @@ class Flow:
 
     def tick(self) -> None:
         """Run timers that are due at ``now_ms``; of very many only some, since other work waits."""
-        due = self.timers.advance(self.now_ms / 1000, _TIMERS_AT_ONCE)
+        due = self.timers.advance(self.now_ms / 1000, self.per_turn.timers)
         done = 0
         try:
             for timer in due:

@@ -42,6 +42,7 @@ class PolicyChanges:
         self._schedule_expiry = schedule_expiry
         self.policies = PolicyBook()
         self.operator_policies = PolicyBook()
+        self._applying: dict[VHost, bool] = {}  # True: policies have changed since its round began
 
     def forget_vhost(self, name: str) -> None:
         """Drop the policies of a vhost that is being deleted; its record says so."""
@@ -65,18 +66,35 @@ class PolicyChanges:
         self._log.record(
             PolicyPut(vhost, name, pattern, apply_to, priority, pack_table(definition), operator)
         )
-        self._long_changes.add(self.apply_all(self._vhosts[vhost]), _POLICY_STEP)
+        self._apply_to(self._vhosts[vhost])
 
     def delete(self, vhost: str, name: str, operator: bool = False) -> None:
         """Delete a policy; its queues return to their own arguments."""
         (self.operator_policies if operator else self.policies).remove(vhost, name)
         self._log.record(PolicyDeleted(vhost, name, operator))
-        self._long_changes.add(self.apply_all(self._vhosts.find(vhost)), _POLICY_STEP)
+        self._apply_to(self._vhosts.find(vhost))
+
+    def _apply_to(self, vhost: VHost) -> None:
+        """Apply the policies in steps. Several changes meanwhile are one more round, not a round each."""
+        vhost.rules_changed()  # an exchange may have a different alternate exchange now
+        if vhost in self._applying:
+            self._applying[vhost] = True
+        else:
+            self._long_changes.add(self._rounds(vhost), _POLICY_STEP)
+
+    def _rounds(self, vhost: VHost) -> Iterator[Queue]:
+        is_due = True
+        try:
+            while is_due:
+                self._applying[vhost] = False
+                yield from self.apply_all(vhost)
+                is_due = self._applying[vhost]
+        finally:
+            del self._applying[vhost]
 
     def apply_all(self, vhost: VHost) -> Iterator[Queue]:
         """Apply the current policies to every queue of a vhost, one queue per item, or for several items if
         its name is compared with many policies."""
-        vhost.rules_changed()  # an exchange may have a different alternate exchange now
         policies = len(self.policies.in_vhost(vhost.name)) + len(self.operator_policies.in_vhost(vhost.name))
         items = 1 + policies // _POLICIES_PER_ITEM
         for queue in list(vhost.queues.values()):

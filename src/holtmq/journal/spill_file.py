@@ -31,7 +31,7 @@ class SpillFile:
         self._current: _Segment | None = None
         self._failing = False
 
-    def write(self, data: bytes) -> SpilledRun:
+    def write(self, data: bytes) -> SpillFileRange:
         """Store these bytes; OSError when they cannot be written."""
         try:
             run = self._segment().write(data)
@@ -69,14 +69,14 @@ class _Segment:
         self.live = 0  # runs that may still be read
         self.written = 0
 
-    def write(self, data: bytes) -> SpilledRun:
+    def write(self, data: bytes) -> SpillFileRange:
         offset, view = self.written, memoryview(data)
         done = 0
         while done < len(data):
             done += os.pwrite(self._descriptor, view[done:], offset + done)
         self.written = offset + len(data)
         self.live += 1
-        return SpilledRun(self, offset, len(data), crc32(data, 0))
+        return SpillFileRange(self, offset, len(data), crc32(data, 0))
 
     def read(self, offset: int, size: int) -> bytes:
         data = os.pread(self._descriptor, size, offset)
@@ -110,7 +110,7 @@ class _Segment:
         self._close()
 
 
-class SpilledRun:
+class SpillFileRange:
     """Bytes in a spill file; they are released with this object."""
 
     __slots__ = ("_checksum", "_offset", "_segment", "_size")

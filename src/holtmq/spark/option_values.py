@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Final, NoReturn, TypeVar
 
 from holtmq.spark.errors import InvalidOption
+from holtmq.spark.name_lists import split_names
 
 T = TypeVar("T")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -94,8 +95,7 @@ class GivenOptions:
         return self._given.get(name.lower(), "")
 
     def names(self, name: str) -> tuple[str, ...]:
-        parts = [part.strip() for part in self.text(name).split(",")]
-        return tuple(dict.fromkeys(part for part in parts if part))
+        return split_names(self.text(name))
 
     def table(self, name: str, example: str) -> dict[str, object]:
         """A non-empty JSON object."""

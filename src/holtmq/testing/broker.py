@@ -21,12 +21,12 @@ from holtmq.config import Config, Limits
 from holtmq.journal import JournalError
 from holtmq.journal.records import SYNC_SIZE
 from holtmq.testing import views
+from holtmq.testing.broker_thread import BrokerThread
 from holtmq.testing.clock import RealClock, VirtualClock
 from holtmq.testing.disk import FaultyDisk, FolderDisk, Keep, MemoryDisk
 from holtmq.testing.faulty_node import FaultyNode
 from holtmq.testing.held_port import HeldPort
 from holtmq.testing.inspection import Inspection
-from holtmq.testing.loop_thread import LoopThread
 from holtmq.testing.views import ConnectionView
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class TestBroker(Inspection):
         self._config = config or Config(limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0))
         self._random = Random(seed)
         self._temporary: Path | None = None
-        self._thread: LoopThread | None = None
+        self._thread: BrokerThread | None = None
         self._node: FaultyNode | None = None
         self._disk: FaultyDisk | None = None
         self._amqp_port = 0
@@ -81,7 +81,7 @@ class TestBroker(Inspection):
             raise RuntimeError("this broker is running")
         if self._disk is None:
             self._disk = self._make_disk()
-        self._thread = LoopThread("holt-test-broker")
+        self._thread = BrokerThread("holt-test-broker")
         try:
             self._hold_ports()
             self._start_node()

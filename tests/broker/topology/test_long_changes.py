@@ -164,3 +164,21 @@ def test_very_many_policies_make_the_steps_of_a_policy_smaller(
     bench.broker.long_changes.step()
     bench.broker.long_changes.step()
     assert all(bench.queue(f"q{number}").options.max_length == 3 for number in range(8))
+
+
+def test_policies_that_change_while_they_are_applied_are_one_more_round_not_a_round_each() -> None:
+    bench = Bench()
+    for number in range(300):
+        bench.declare(f"q{number}")
+
+    for number in range(50):
+        bench.broker.policy_changes.put("/", f"p{number}", "^q", {"max-length": number + 1}, priority=number)
+
+    assert len(bench.broker.long_changes) == 1
+    steps = 0
+    while len(bench.broker.long_changes):
+        bench.broker.long_changes.step()
+        steps += 1
+    assert steps < 50
+    queues = [bench.queue(f"q{number}") for number in range(300)]
+    assert {(queue.policy, queue.options.max_length) for queue in queues} == {("p49", 50)}

@@ -17,6 +17,8 @@ from holtmq.broker.partitioned.commands import staging
 from holtmq.config import Config, Journal
 from holtmq.testing import TestBroker
 
+pytestmark = pytest.mark.model
+
 
 class StagingMachine(RuleBasedStateMachine):
     """Two writers; the model is a list of published rows and, for each writer, the next batch's attempts."""

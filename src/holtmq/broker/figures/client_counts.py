@@ -59,7 +59,13 @@ class ClientCounts:
 
     def kinds(self) -> Kinds:
         """Deliveries by kind."""
-        return Kinds(self.delivered_auto_ack, self.get_manual_ack, self.get_auto_ack, self.redelivered)
+        return Kinds(
+            self.delivered_auto_ack,
+            self.get_manual_ack,
+            self.get_auto_ack,
+            self.redelivered,
+            self.get_empty,
+        )
 
     def churn(self) -> tuple[int, ...]:
         """What came and went, in the order of ``CHURN``."""
@@ -83,6 +89,35 @@ CHURN: Final = (  # RabbitMQ's names
     "queue_created",
     "queue_deleted",
 )
+
+
+class ChannelMessages:
+    """What one channel's messages were, beside those published, delivered and still held."""
+
+    __slots__ = (
+        "acked",
+        "confirmed",
+        "delivered_no_ack",
+        "dropped",
+        "get_empty",
+        "got",
+        "got_no_ack",
+        "redelivered",
+        "returned",
+        "used_ms",
+    )
+
+    def __init__(self, now_ms: int) -> None:
+        self.used_ms = now_ms  # when a method arrived or a message was delivered last
+        self.acked = 0
+        self.confirmed = 0
+        self.returned = 0  # mandatory, and no queue took them
+        self.dropped = 0  # not mandatory, and no queue took them
+        self.delivered_no_ack = 0  # to consumers
+        self.got = 0  # by basic.get
+        self.got_no_ack = 0
+        self.get_empty = 0
+        self.redelivered = 0
 
 
 class ConnectionMessages:

@@ -28,6 +28,7 @@ class Kinds(NamedTuple):
     got: int = 0
     got_no_ack: int = 0
     redelivered: int = 0
+    get_empty: int = 0  # basic.get that found nothing
 
 
 class QueueFigures:
@@ -41,6 +42,7 @@ class QueueFigures:
         "depth",
         "dropped",
         "ended",
+        "get_empty",
         "got",
         "got_no_ack",
         "kinds",
@@ -50,6 +52,7 @@ class QueueFigures:
         "ring",
         "there_before",
         "unacked",
+        "used",
     )
 
     def __init__(self) -> None:
@@ -57,6 +60,7 @@ class QueueFigures:
         self.delivered_no_ack = 0  # of these, to consumers without acks
         self.got = 0  # by basic.get
         self.got_no_ack = 0  # by basic.get without acks
+        self.get_empty = 0  # basic.get that found nothing
         self.redelivered = 0  # delivered, and not for the first time
         self.acked = 0
         self.returned = 0  # without ack or reject
@@ -68,6 +72,7 @@ class QueueFigures:
         self.kinds: Ring | None = None  # of ``Kinds``; set once one of them is not 0
         self.depth: LevelRing | None = None  # ready messages over time
         self.unacked: LevelRing | None = None  # unacknowledged messages over time
+        self.used: int | None = None  # the last second in which something happened to the queue
         self.ended = False  # the queue was deleted and sampled after that: nothing more can happen to it
 
     def dead_lettered(self, now_ms: int) -> None:
@@ -82,7 +87,7 @@ class QueueFigures:
 
     def kind_totals(self) -> Kinds:
         """The current totals by kind of delivery."""
-        return Kinds(self.delivered_no_ack, self.got, self.got_no_ack, self.redelivered)
+        return Kinds(self.delivered_no_ack, self.got, self.got_no_ack, self.redelivered, self.get_empty)
 
     def totals(self, queue: "WorkQueue") -> Totals:
         """The current totals."""

@@ -74,6 +74,7 @@ class Sampler:
 
     def _sample_work(self, second: int, queue: WorkQueue) -> None:
         figures = queue.figures
+        figures.used = second
         totals = figures.totals(queue)
         if figures.ring is None:
             figures.ring = Ring(_NOTHING, second)

@@ -194,10 +194,16 @@ class StreamQueue:
         for message in messages:
             self.settle(message)
 
-    def reject(self, message: Message) -> None:
-        """Move the message to the group's dead letters. For a plain reader the same as an ack."""
-        self.unacked -= 1
-        self._verdict(message, AckStatus.DEAD_LETTER)
+    def reject_all(self, messages: list[Message]) -> None:
+        """Move messages to the group's dead letters. For a plain reader the same as an ack."""
+        for message in messages:
+            self.unacked -= 1
+            self._verdict(message, AckStatus.DEAD_LETTER)
+
+    @property
+    def has_to_journal(self) -> bool:
+        """Whether records of this queue belong before the next confirm: its group writes them at once."""
+        return False
 
     def release(
         self, leases: Iterable[Lease], pager: Pager, failed: bool = False

@@ -9,8 +9,8 @@ import random
 import zlib
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from operator import itemgetter
+from collections.abc import Iterable, Iterator
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, Generic, Protocol
 
 from holtmq.broker.errors import Conflict
@@ -24,6 +24,8 @@ from holtmq.broker.topology.topic_trie import TopicTrie
 if TYPE_CHECKING:
     from holtmq.broker.topology.exchanges import Binding
 
+# By destination, and there by binding.
+_Candidates = dict[tuple[bool, str], dict[Identity, tuple[HeadersPattern, "Binding[Q]"]]]
 HASH_PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
 
 
@@ -79,48 +81,50 @@ class TopicIndex(Generic[Q]):
         self.trie.remove(binding.routing_key, binding.identity)
 
     def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
-        # The trie returns values in trie order; restore the order of binding.
-        return sorted(self.trie.match(routing_key), key=_bound_at)
+        return oldest_of_each(self.trie.match(routing_key))
 
 
 class _HeadersIndex(Generic[Q]):
     """Compares only patterns that want one of the message's headers with its value, and those that cannot be
-    found by a value: a message that fits one of 100,000 bindings must not be compared with all."""
+    found by a value: a message that fits one of 100,000 bindings must not be compared with all. Of the
+    bindings to one destination, those after the first that fits are not compared either."""
 
     def __init__(self) -> None:
-        self._by_pair: dict[tuple[str, object], dict[Identity, tuple[HeadersPattern, Binding[Q]]]] = {}
-        self._others: dict[Identity, tuple[HeadersPattern, Binding[Q]]] = {}
+        self._by_pair: dict[tuple[str, object] | None, _Candidates[Q]] = {}  # None: not found by a value
 
     def add(self, binding: Binding[Q]) -> None:
         identity, pattern = binding.identity, HeadersPattern.from_arguments(binding.arguments)
-        pairs = pattern.pairs()
-        for pair in pairs:
-            self._by_pair.setdefault(pair, {})[identity] = (pattern, binding)
-        if not pairs:
-            self._others[identity] = (pattern, binding)
+        for pair in pattern.pairs() or (None,):
+            candidates = self._by_pair.setdefault(pair, {})
+            candidates.setdefault(identity[:2], {})[identity] = (pattern, binding)
 
     def remove(self, binding: Binding[Q]) -> None:
         identity = binding.identity
-        pairs = HeadersPattern.from_arguments(binding.arguments).pairs()
-        for pair in pairs:
-            del self._by_pair[pair][identity]
-            if not self._by_pair[pair]:
-                del self._by_pair[pair]
-        if not pairs:
-            del self._others[identity]
+        destination = identity[:2]
+        for pair in HeadersPattern.from_arguments(binding.arguments).pairs() or (None,):
+            candidates = self._by_pair[pair]
+            del candidates[destination][identity]
+            if not candidates[destination]:
+                del candidates[destination]
+                if not candidates:
+                    del self._by_pair[pair]
 
     def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
-        by_pair = self._by_pair
-        found = [binding for pattern, binding in self._others.values() if pattern.matches(headers)]
-        if not by_pair:
-            return found
+        found = list(_first_of_each(self._by_pair.get(None, {}), headers))
         for name, value in headers.items():
             known = comparable(value)
-            if known is not None and (candidates := by_pair.get((name, known))):
-                found += [binding for pattern, binding in candidates.values() if pattern.matches(headers)]
-        # A pattern that wants any of several values may be found several times; ``route`` takes it once.
-        found.sort(key=_bound_at)
-        return found
+            if known is not None and (candidates := self._by_pair.get((name, known))):
+                found += _first_of_each(candidates, headers)
+        return oldest_of_each(found)
+
+
+def _first_of_each(candidates: _Candidates[Q], headers: Table) -> Iterator[Binding[Q]]:
+    """The first binding to each destination that fits."""
+    for bindings in candidates.values():
+        for pattern, binding in bindings.values():
+            if pattern.matches(headers):
+                yield binding
+                break
 
 
 class ChoosingIndex(ABC, Generic[Q]):
@@ -197,8 +201,7 @@ class HashIndex(ChoosingIndex[Q]):
         self._ring.remove(binding.identity)
 
     def remove_destination(self, destination: tuple[bool, str], bindings: Iterable[Identity]) -> None:
-        for identity in bindings:
-            self._ring.remove(identity)
+        self._ring.remove_all(bindings)
 
     def refuse_excess(self, routing_key: str) -> None:
         """Raise Conflict if one more binding with this key would make the ring too large."""
@@ -238,5 +241,11 @@ def make_index(kind: ExchangeKind, arguments: Table) -> BindingIndex[Q]:
             return _DirectIndex()
 
 
-def _bound_at(binding: Binding[Q]) -> int:
-    return binding.sequence
+def oldest_of_each(bindings: Iterable[Binding[Q]]) -> list[Binding[Q]]:
+    """The oldest of the bindings to each destination, in the order of binding. There may be 100,000."""
+    oldest: dict[int, Binding[Q]] = {}
+    for binding in bindings:
+        known = oldest.setdefault(id(binding.destination), binding)
+        if known.sequence > binding.sequence:
+            oldest[id(binding.destination)] = binding
+    return sorted(oldest.values(), key=attrgetter("sequence"))

@@ -172,8 +172,13 @@ class Queue(Protocol):
         """``settle`` for many at once."""
         ...
 
-    def reject(self, message: Message) -> None:
-        """Dead-letter a rejected message."""
+    def reject_all(self, messages: list[Message]) -> None:
+        """Dead-letter rejected messages."""
+        ...
+
+    @property
+    def has_to_journal(self) -> bool:
+        """Whether records of this queue belong before the next confirm."""
         ...
 
     def release(

@@ -273,15 +273,13 @@ class Exchange(Generic[Q]):
         The default exchange has no bindings: ``routing.route`` looks its queue up by name.
         """
         found = self._index.match(routing_key, headers or {}, properties or {})
-        # By kind and name, not by the object: a queue class may define its own equality.
-        once: dict[tuple[bool, str], Q | Exchange[Q]] = {}
-        detached = self._detached
-        for binding in found:
-            destination = binding.destination
-            if detached and id(destination) in detached:
-                continue
-            once.setdefault((isinstance(destination, Exchange), destination.name), destination)
-        return list(once.values())
+        destinations = [binding.destination for binding in found]
+        if len(destinations) > 1:
+            # By id(), since a queue class may define its own equality.
+            destinations = list(dict(zip(map(id, destinations), destinations, strict=True)).values())
+        if detached := self._detached:
+            return [destination for destination in destinations if id(destination) not in detached]
+        return destinations
 
     @property
     def topics(self) -> TopicTrie[Binding[Q]] | None:

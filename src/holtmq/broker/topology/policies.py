@@ -4,6 +4,7 @@ Owns: which policy applies, which keys it may have, and how it is merged with a 
 Must not touch: the queues and exchanges it applies to; the caller asks again when a policy changes.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -148,8 +149,10 @@ class PolicyBook:
         """Add or replace a policy; return the replaced one, or None."""
         named = self._by_vhost.setdefault(policy.vhost, {})
         replaced = named.get(policy.name)
+        if replaced is not None:
+            self._unrank(replaced)
         named[policy.name] = policy
-        self._rank(policy.vhost)
+        insort(self._ranked.setdefault(policy.vhost, []), policy, key=_rank)
         return replaced
 
     def remove(self, vhost: str, name: str) -> Policy:
@@ -157,7 +160,7 @@ class PolicyBook:
             removed = self._by_vhost[vhost].pop(name)
         except KeyError:
             raise NotFound(f"no policy '{name}' in vhost '{vhost}'") from None
-        self._rank(vhost)
+        self._unrank(removed)
         return removed
 
     def remove_vhost(self, vhost: str) -> None:
@@ -181,10 +184,14 @@ class PolicyBook:
                 return policy
         return None
 
-    def _rank(self, vhost: str) -> None:
-        # RabbitMQ leaves the order of equal priorities open; by name, the same one wins after a restart.
-        named = self._by_vhost[vhost].values()
-        self._ranked[vhost] = sorted(named, key=lambda policy: (-policy.priority, policy.name))
+    def _unrank(self, policy: Policy) -> None:
+        ranked = self._ranked[policy.vhost]
+        del ranked[bisect_left(ranked, _rank(policy), key=_rank)]  # names are unique in a vhost
+
+
+def _rank(policy: Policy) -> tuple[int, str]:
+    # RabbitMQ leaves the order of equal priorities open; by name, the same one wins after a restart.
+    return -policy.priority, policy.name
 
 
 def effective(options: QueueOptions, policy: Policy | None, operator: Policy | None = None) -> QueueOptions:

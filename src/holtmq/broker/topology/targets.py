@@ -12,6 +12,7 @@ import struct
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
+from holtmq.broker.topology.binding_indexes import oldest_of_each
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.exchange_kinds import ExchangeKind
 from holtmq.broker.topology.exchanges import Binding, Exchange
@@ -130,10 +131,8 @@ class ExchangeTargets:
 
     def _of_bindings(self, bindings: list[Binding[Queue]]) -> QueueSet | None:
         gone = self._exchange.is_detached
-        bindings = [binding for binding in bindings if not gone(binding.destination)]
-        bindings.sort(key=lambda binding: binding.sequence)
-        once = {(binding.to_exchange, binding.destination.name): binding.destination for binding in bindings}
-        return self._of(list(once.values()))
+        destinations = [binding.destination for binding in oldest_of_each(bindings)]
+        return self._of([destination for destination in destinations if not gone(destination)])
 
     def _of(self, destinations: Iterable[Queue | Exchange[Queue]]) -> QueueSet | None:
         queues: list[Queue] = []

@@ -8,8 +8,10 @@ Must not touch: files, clocks.
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from operator import attrgetter
 from typing import Final
 
 from holtmq.broker.message import Message
@@ -18,6 +20,7 @@ from holtmq.broker.work.spilled_run import Missing
 from holtmq.broker.work.spilling_fifo import RUN, SpillingFifo
 
 _SAMPLE: Final = 8
+_seq: Final = attrgetter("seq")
 
 
 class _ByPriority(dict[int, SpillingFifo]):
@@ -123,9 +126,15 @@ class Levels:
 
     def restore(self, messages: list[Message], pager: Pager) -> None:
         """Put taken messages back at their old places; ``messages`` is in arrival order."""
+        by_priority: defaultdict[int, list[Message]] = defaultdict(list)
+        for message in messages:  # there may be 100,000
+            by_priority[message.priority].append(message)
         by_level: dict[int, list[Message]] = {}
-        for message in messages:
-            by_level.setdefault(self.level_of(message.priority), []).append(message)
+        for priority, part in by_priority.items():
+            level = self.level_of(priority)
+            if level in by_level:
+                part = sorted(by_level[level] + part, key=_seq)
+            by_level[level] = part
         for level, part in by_level.items():
             self._fifo(level).restore(part, pager)
 

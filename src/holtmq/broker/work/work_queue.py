@@ -10,6 +10,7 @@ settled), and most are on the path of each message.
 
 from collections.abc import Iterable
 from enum import Enum
+from operator import attrgetter
 from typing import Final
 
 from holtmq.broker.dialect import HOLT, Dialect
@@ -32,6 +33,8 @@ _SHARE: Final = 256  # most messages delivered before the consumers' room is che
 _SHARE_BYTES: Final = 262_144
 SHED_AT_ONCE: Final = 5_000  # messages beyond a limit, which a policy may have lowered: about 10 ms
 _NO_LEVELS: Final[dict[int, SpillingFifo]] = {}
+_seq: Final = attrgetter("seq")
+_expires_ms: Final = attrgetter("expires_ms")
 
 
 class Reason(Enum):
@@ -372,11 +375,18 @@ class WorkQueue:
         """How often it was delivered and returned; 1 for one that was delivered before a restart."""
         return self.returned.get(message.seq, 1)
 
-    def reject(self, message: Message) -> None:
-        """Dead-letter a rejected message."""
-        self.unacked -= 1
-        self.figures.dropped += 1
-        self.outcasts.append((Reason.REJECTED, message))
+    def reject_all(self, messages: list[Message]) -> None:
+        """Dead-letter rejected messages."""
+        self.unacked -= len(messages)
+        self.figures.dropped += len(messages)
+        self.outcasts += [(Reason.REJECTED, message) for message in messages]
+
+    @property
+    def has_to_journal(self) -> bool:
+        """Whether records of this queue belong before the next confirm."""
+        return bool(self.settled) or (
+            self.delivered_upto > self.delivered_recorded and bool(self.unacked or self.returned)
+        )
 
     def release(
         self, leases: Iterable[Lease], pager: Pager, failed: bool = False
@@ -400,21 +410,23 @@ class WorkQueue:
             self.figures.returned += len(back)
             self.restore(back, pager)
             return waiting
-        for lease in leases:
+        returned = self.returned
+        ended = dropped = 0
+        for lease in leases:  # there may be 100,000
+            ended += 1
             message = lease.message
-            self.unacked -= 1
-            count = self.returned.get(message.seq, 0) + step
-            self.returned[message.seq] = count
+            seq = message.seq
+            returned[seq] = count = returned.get(seq, 0) + step
             if limit is not None and count > limit:
                 self.outcasts.append((Reason.DELIVERY_LIMIT, message))
-                self.figures.dropped += 1
-                continue
-            self.figures.returned += 1
-            wait_ms = options.retry_wait_ms(count, failed) if waits else 0
-            if wait_ms:
+                dropped += 1
+            elif waits and (wait_ms := options.retry_wait_ms(count, failed)):
                 waiting.setdefault(wait_ms, []).append(message)
             else:
                 back.append(message)
+        self.unacked -= ended
+        self.figures.dropped += dropped
+        self.figures.returned += ended - dropped
         self.restore(back, pager)
         return waiting
 
@@ -425,7 +437,7 @@ class WorkQueue:
             self.store.restore(messages, pager)
             self.bytes += sum([len(message.body) for message in messages])
             if not self.expiring:
-                self.expiring = any(message.expires_ms for message in messages)
+                self.expiring = any(map(_expires_ms, messages))
 
     def take_out(self, message: Message) -> bool:
         """Remove a message that is ready or waits for a retry; False when a consumer has it."""
@@ -495,7 +507,3 @@ def require_work_queue(queue: Queue, instead: str) -> WorkQueue:
     if isinstance(queue, WorkQueue):
         return queue
     raise Conflict(f"queue '{queue.name}' in vhost '{queue.vhost}' is a stream: {instead}")
-
-
-def _seq(message: Message) -> int:
-    return message.seq

@@ -14,6 +14,7 @@ from holtmq.cli.migrate.moving import Begun, Line, Moving
 from holtmq.cli.migrate.old_broker import OldBroker
 from holtmq.cli.migrate.plan import Definitions, Note, Plan, make_plan
 from holtmq.cli.target import Target, show, with_broker
+from holtmq.cli.wording import counted
 from holtmq.name_patterns import BadPattern, compile_pattern
 
 
@@ -145,14 +146,13 @@ def _print_plan(plan: Plan) -> None:
     click.echo("Taken as it is:")
     for section, count in plan.counts().items():
         if count:
-            click.echo(f"  {count} {section.replace('_', ' ')}")
+            click.echo(f"  {counted(count, section.replace('_', ' '))}")
     _print_notes("Translated:", plan.translated)
     _print_notes("Kept and exported, without effect here:", plan.no_meaning)
     _print_notes("Cannot be taken:", plan.left_out)
     _print_notes("Stays where it is:", plan.not_moved)
-    click.echo(
-        f"Messages of {len(plan.queues)} queues are moved, those of {len(plan.streams)} streams copied."
-    )
+    moved, copied = counted(len(plan.queues), "queues"), counted(len(plan.streams), "streams")
+    click.echo(f"Messages of {moved} are moved, those of {copied} copied.")
 
 
 def _print_notes(title: str, notes: Iterable[Note]) -> None:
@@ -188,13 +188,16 @@ def _move(moving: Moving, begun: Begun, finish: bool, as_json: bool) -> None:
         late = {queue: depth.ready for queue, depth in depths.items() if depth is not None and depth.ready}
         for queue, count in late.items():
             where = f"queue '{queue.name}' in vhost '{queue.vhost}'"
-            click.echo(f"{count} messages came to {where} of the old broker at the end.", err=True)
+            click.echo(
+                f"{counted(count, 'messages')} came to {where} of the old broker at the end.", err=True
+            )
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(Result(lines, others))).decode())
     else:
         show(lines, Line.__struct_fields__, as_json=False)
         twice = sum(line.maybe_twice for line in lines)
-        click.echo(f"Moved {sum(line.moved for line in lines)} messages, of which {twice} perhaps twice.")
+        moved = counted(sum(line.moved for line in lines), "messages")
+        click.echo(f"Moved {moved}, of which {twice} perhaps twice.")
     if finish and late:
         raise click.ClickException("the old broker is still in use: start the migration again")
     if not finish:
@@ -217,9 +220,9 @@ class _Progress:
         self.others = others
         moved, left = sum(line.moved for line in lines), sum(line.left or 0 for line in lines)
         busy = sum(1 for line in lines if line.left)
-        text = f"moved {moved}, left {left} in {busy} of {len(lines)} queues"
+        text = f"moved {moved}, left {left} in {busy} of {counted(len(lines), 'queues')}"
         if others and not left:
-            text += f"; {others} consumers still read from the old broker"
+            text += f"; consumers that still read from the old broker: {others}"
         for line in lines:
             if line.last_error and line.state == "terminated" and line.last_error not in self._errors:
                 self._errors.add(line.last_error)

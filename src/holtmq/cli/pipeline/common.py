@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., object])
 
-queue_option = click.option("--queue", "queues", required=True, help="Queue, or several with commas between.")
+queue_option = click.option(
+    "--queue",
+    "queues",
+    required=True,
+    help=r"Queue, or several with commas between; \, is a comma of a name.",
+)
 lake_option = click.option(
     "--lake", required=True, metavar="PATH", help="Folder, or an address such as s3://bucket/lake."
 )

@@ -18,7 +18,7 @@ _MOST_STREAMS: Final = 64
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Streams:
+class OverviewEvents:
     """The open event streams of one node: they share one event a second."""
 
     def __init__(self, dashboard: Dashboard) -> None:
@@ -52,9 +52,9 @@ class Streams:
 
 async def stream(call: Call) -> object:
     context = call.context
-    streams = context.kept.get(Streams)
-    if not isinstance(streams, Streams):
-        streams = context.kept[Streams] = Streams(dashboard_of(context))
+    streams = context.kept.get(OverviewEvents)
+    if not isinstance(streams, OverviewEvents):
+        streams = context.kept[OverviewEvents] = OverviewEvents(dashboard_of(context))
     streams.enter()
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return Stream(streams.events(), "text/event-stream", headers)

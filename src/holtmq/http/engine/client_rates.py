@@ -23,15 +23,19 @@ class ClientRates:
     def __init__(self) -> None:
         self._seen: dict[object, _Seen] = {}
 
-    def rates(self, client: object, totals: tuple[int, ...], now: float) -> tuple[float, ...]:
-        """How fast each of the totals has grown since the last request; 0 at the first."""
+    def rates(
+        self, client: object, totals: tuple[int, ...], now: float, *, signed: bool = False
+    ) -> tuple[float, ...]:
+        """How fast each of the totals has grown since the last request; 0 at the first. ``signed``: they are
+        levels, which also fall; a total falls only if another client has this name."""
         before = self._seen.get(client)
         if before is not None and 0 <= now - before.at < _LEAST_SECONDS:
             return before.rates
         rates = (0.0,) * len(totals)
         if before is not None and 0 < now - before.at <= _MOST_SECONDS:
             pairs = zip(totals, before.totals, strict=True)
-            rates = tuple(round(max(0, new - old) / (now - before.at), 1) for new, old in pairs)
+            changes = [new - old if signed else max(0, new - old) for new, old in pairs]
+            rates = tuple(round(change / (now - before.at), 1) for change in changes)
         self._seen.pop(client, None)  # the newest is last
         self._seen[client] = _Seen(now, totals, rates)
         if len(self._seen) > _MOST_CLIENTS:

@@ -37,7 +37,10 @@ class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     timeout: int  # the heartbeat, in seconds
     connected_at: int  # milliseconds
     recv_oct: int
+    recv_cnt: int  # reads from its socket
     send_oct: int
+    send_cnt: int  # writes to its socket
+    send_pend: int  # bytes that its socket has not taken yet
     published: int  # messages
     delivered: int
     settled: int  # acknowledged, rejected, returned, or delivered without acks
@@ -74,6 +77,23 @@ class ClientRow(msgspec.Struct, kw_only=True, gc=False):
     settling: float | None = None
 
 
+class ChannelStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The messages of a channel, by RabbitMQ's names."""
+
+    publish: int
+    confirm: int
+    return_unroutable: int
+    drop_unroutable: int
+    deliver: int  # to consumers that acknowledge
+    deliver_no_ack: int
+    get: int
+    get_no_ack: int
+    get_empty: int
+    deliver_get: int  # all deliveries
+    redeliver: int
+    ack: int
+
+
 class ChannelRow(msgspec.Struct, frozen=True, kw_only=True):
     """One channel of a client."""
 
@@ -91,9 +111,8 @@ class ChannelRow(msgspec.Struct, frozen=True, kw_only=True):
     messages_unconfirmed: int
     messages_uncommitted: int
     acks_uncommitted: int
-    published: int  # messages
-    delivered: int
-    settled: int  # acknowledged, rejected, returned, or delivered without acks
+    messages: ChannelStats
+    used_ms: int  # when a method arrived or a message was delivered last
     state: str = "running"
 
 

@@ -4,15 +4,13 @@ Owns: the listening sockets and the sweep. Must not touch: what is served.
 """
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Sequence
 from typing import Final
 
 from holtmq.http.engine.engine import Engine
 from holtmq.http.engine.protocol import HttpConnection
-
-log = logging.getLogger(__name__)
+from holtmq.ports import open_port
 
 _SWEEP_SECONDS: Final = 1.0
 _HANDSHAKE_SECONDS: Final = 10.0  # for TLS
@@ -29,29 +27,19 @@ class HttpPorts:
 
     async def open(self, hosts: Sequence[str], port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen on these addresses, all on one port; return the port."""
-        loop = asyncio.get_running_loop()
-        patience = None if tls is None else _HANDSHAKE_SECONDS
-        for host in hosts:
-            try:
-                server = await loop.create_server(
-                    lambda: HttpConnection(self._engine),
-                    host,
-                    port,
-                    ssl=tls,
-                    backlog=2048,
-                    ssl_handshake_timeout=patience,
-                )
-            except OSError:
-                if ":" in host and self._servers:  # no IPv6 on this machine
-                    log.warning("not listening", extra={"host": host, "port": port})
-                    continue
-                raise
-            self._servers.append(server)
-            port = port or server.sockets[0].getsockname()[1]
-            self.addresses.append((host, port, tls is not None))
+        opened = await open_port(
+            lambda: HttpConnection(self._engine),
+            hosts,
+            port,
+            tls,
+            backlog=2048,
+            handshake_seconds=_HANDSHAKE_SECONDS,
+        )
+        self._servers += opened.servers
+        self.addresses += [(host, opened.port, tls is not None) for host in opened.hosts]
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep(), name="http-sweeper")
-        return port
+        return opened.port
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

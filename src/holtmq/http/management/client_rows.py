@@ -12,6 +12,7 @@ from holtmq.http.engine.clients import ChannelRow, ConnectionRow, ConsumerRow
 from holtmq.http.engine.context import NODE
 from holtmq.http.engine.endpoints import Call
 from holtmq.http.management import message_stats
+from holtmq.http.management.idleness import idle
 
 # Known only to Erlang's sockets, or only for clients with a certificate: clients expect the fields.
 _NO_TLS: Final = {
@@ -24,7 +25,20 @@ _NO_TLS: Final = {
     "peer_cert_validity": None,
 }
 _OCTETS: Final = ("recv_oct", "send_oct")
-_MESSAGES: Final = ("publish", "deliver_get", "ack")
+_MESSAGES: Final = (
+    "publish",
+    "confirm",
+    "return_unroutable",
+    "drop_unroutable",
+    "deliver",
+    "deliver_no_ack",
+    "get",
+    "get_no_ack",
+    "get_empty",
+    "deliver_get",
+    "redeliver",
+    "ack",
+)
 
 
 def connection_rows(call: Call, vhost: str | None) -> Iterator[dict[str, object]]:
@@ -51,15 +65,15 @@ def channel_rows(call: Call, vhost: str | None) -> Iterator[dict[str, object]]:
 
 def channel_row(call: Call, row: ChannelRow) -> dict[str, object]:
     """One channel."""
-    totals = row.published, row.delivered, row.settled
-    fields = msgspec.structs.asdict(row)
-    for name in ("published", "delivered", "settled"):
-        del fields[name]
+    fields, counted = msgspec.structs.asdict(row), row.messages
+    del fields["messages"], fields["used_ms"]
+    totals = tuple(getattr(counted, name) for name in _MESSAGES)
     return {
         **fields,
         "node": NODE,
         "user_who_performed_action": row.user,
         "pending_raft_commands": 0,
+        **idle(row.used_ms / 1000, call.context.clock()),
         "message_stats": {
             **dict(zip(_MESSAGES, totals, strict=True)),
             **details(call, row.name, _MESSAGES, totals),
@@ -73,7 +87,9 @@ def consumer_row(row: ConsumerRow) -> dict[str, object]:
     return {**msgspec.structs.asdict(row), "channel_details": place}
 
 
-def details(call: Call, client: object, names: tuple[str, ...], totals: tuple[int, ...]) -> dict[str, object]:
-    """``_details`` of totals, with the rate since the last request."""
-    rates = call.context.client_rates.rates(client, totals, call.context.clock())
+def details(
+    call: Call, client: object, names: tuple[str, ...], totals: tuple[int, ...], *, signed: bool = False
+) -> dict[str, object]:
+    """``_details`` of totals, with the rate since the last request; ``signed``: they may fall."""
+    rates = call.context.client_rates.rates(client, totals, call.context.clock(), signed=signed)
     return {f"{name}_details": message_stats.rate_only(rate) for name, rate in zip(names, rates, strict=True)}

@@ -23,8 +23,10 @@ from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.http.engine.endpoints import CHANGED, Call, Reply
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.wire import read_json
 from holtmq.http.management.conventions import endpoint, missing_is_bad_request
 from holtmq.http.management.definitions_rehearsal import Names, binding_ends, rehearsal, stamp
+from holtmq.http.management.definitions_upload import uploaded
 from holtmq.http.management.runtime import (
     VHOST_LIMITS_COMPONENT,
     ParameterIn,
@@ -67,7 +69,7 @@ class DefinitionsIn(msgspec.Struct, kw_only=True):
 
 
 async def load_vhost(call: Call) -> Reply:
-    given, vhost = call.json(DefinitionsIn), call.vhost.name
+    given, vhost = await _given(call), call.vhost.name
     if given.users or given.vhosts or given.permissions or given.topic_permissions:
         raise Refusal(400, "users, vhosts and permissions are not part of one vhost's definitions")
     for parts in (given.parameters, given.policies, given.exchanges, given.queues):
@@ -79,7 +81,12 @@ async def load_vhost(call: Call) -> Reply:
 
 async def load(call: Call) -> Reply:
     with missing_is_bad_request():
-        return await _load(call, call.json(DefinitionsIn))
+        return await _load(call, await _given(call))
+
+
+async def _given(call: Call) -> DefinitionsIn:
+    document = await uploaded(call)
+    return read_json(document.strip() or b"{}", DefinitionsIn, is_lenient=True)
 
 
 async def _load(call: Call, given: DefinitionsIn, vhost: str | None = None) -> Reply:

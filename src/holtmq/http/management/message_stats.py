@@ -15,7 +15,7 @@ from holtmq.http.engine.wire import Query
 
 _MOST_AGE: Final = 10_800  # three hours: what the rings cover
 _SERIES: Final = ("publish", "deliver_get", "ack")  # in the order of ``Totals``
-_KINDS: Final = ("deliver_no_ack", "get", "get_no_ack", "redeliver")  # in the order of ``Kinds``
+_KINDS: Final = ("deliver_no_ack", "get", "get_no_ack", "redeliver", "get_empty")  # in the order of ``Kinds``
 _NO_KINDS: Final = Kinds()
 _LENGTHS: Final = ("messages_ready", "messages_unacknowledged")
 

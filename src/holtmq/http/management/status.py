@@ -5,8 +5,6 @@ Owns: these answers, and fixed answers for what a single node does not have. Mus
 
 import os
 import resource
-import threading
-from contextlib import suppress
 from typing import Final
 
 from holtmq import __version__
@@ -30,9 +28,10 @@ from holtmq.http.management.client_rows import (
 )
 from holtmq.http.management.conventions import check_node, endpoint
 from holtmq.http.management.listing import Rows, collected
+from holtmq.http.management.node_figures import applications, levels, totals, web_contexts
 from holtmq.http.management.runtime import cluster_name
 from holtmq.http.management.topology import listed_queues, queue_totals
-from holtmq.http.operator.system import resident_bytes, total_memory
+from holtmq.http.operator.system import total_memory
 
 _THREADS_MOST: Final = 4_194_304
 _CLOSED: Final = "Closed via management plugin"  # RabbitMQ's text: people grep for it
@@ -60,7 +59,7 @@ async def overview(call: Call) -> object:
         "disable_stats": False,
         "enable_queue_totals": False,
         "statistics_db_event_queue": 0,
-        "contexts": [],
+        "contexts": web_contexts(call),
         "sample_retention_policies": {"global": [60, 10_800], "basic": [60, 10_800], "detailed": []},
         "exchange_types": _exchange_types(),
         "message_stats": {
@@ -94,10 +93,10 @@ async def overview(call: Call) -> object:
 
 
 def _client_stats(call: Call) -> dict[str, object]:
-    """What publishers and ``basic.get`` were answered, with the rate since the last request."""
+    """What publishers were answered, with the rate since the last request."""
     counts = call.broker.counts
-    names = ("confirm", "return_unroutable", "drop_unroutable", "get_empty")
-    totals = (counts.confirmed, counts.returned, counts.dropped, counts.get_empty)
+    names = ("confirm", "return_unroutable", "drop_unroutable")
+    totals = (counts.confirmed, counts.returned, counts.dropped)
     return {**dict(zip(names, totals, strict=True)), **details(call, overview, names, totals)}
 
 
@@ -126,7 +125,7 @@ async def node(call: Call) -> dict[str, object]:
 def _node(call: Call) -> dict[str, object]:
     context = call.context
     alarm, limits, data = context.alarm(), context.config.limits, context.config.data
-    row: dict[str, object] = {
+    return {
         "name": NODE,
         "type": "ram" if data.memory else "disc",
         "running": True,
@@ -135,18 +134,15 @@ def _node(call: Call) -> dict[str, object]:
         "rates_mode": "basic",
         "uptime": round((context.clock() - context.started_at) * 1000),
         "exchange_types": _exchange_types(),
-        "fd_used": len(os.listdir("/proc/self/fd")),
+        **levels(call),
+        **totals(call),
         "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "sockets_used": context.clients.counts()[0],
         "sockets_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        # Checks for monitors divide one by the other: the threads of this process and the limit of Linux.
-        "proc_used": threading.active_count(),
         "proc_total": _THREADS_MOST,
         "run_queue": 0,
         "mem_calculation_strategy": "rss",
         "db_dir": "" if data.memory else str(data.dir),
         "enabled_plugins": [],
-        "mem_used": resident_bytes(),
         "mem_limit": limits.memory_bytes(total_memory()),
         "mem_alarm": "memory" in alarm,
         "disk_free_limit": limits.disk_free_min_bytes,
@@ -155,18 +151,13 @@ def _node(call: Call) -> dict[str, object]:
         "cluster_links": [],
         "config_files": [],
         "log_files": [],
-        "applications": [],
-        "contexts": [],
+        "applications": applications(),
+        "contexts": web_contexts(call),
         "auth_mechanisms": [
             {"name": name, "description": name, "enabled": True} for name in ("PLAIN", "AMQPLAIN", "EXTERNAL")
         ],
         **_churn(call),
     }
-    if not data.memory:
-        with suppress(OSError):
-            disk = os.statvfs(data.dir)
-            row["disk_free"] = disk.f_bavail * disk.f_frsize
-    return row
 
 
 def _exchange_types() -> list[dict[str, object]]:

@@ -26,9 +26,10 @@ from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import plain
 from holtmq.http.management import message_stats
 from holtmq.http.management.access import CONFIGURE_EXCHANGE, CONFIGURE_QUEUE, MANAGE
-from holtmq.http.management.client_rows import consumer_row
+from holtmq.http.management.client_rows import consumer_row, details
 from holtmq.http.management.conventions import endpoint
 from holtmq.http.management.listing import Rows, collected
+from holtmq.http.management.queue_figures import use_of
 from holtmq.http.management.wire import ExchangeIn, QueueIn, checked_name, checked_table
 
 
@@ -66,12 +67,13 @@ async def _queue_rows(call: Call, queues: list[Queue]) -> Iterator[dict[str, obj
             "message_bytes": queue.bytes + unacked.get(queue.id, 0),
             "message_bytes_unacknowledged": unacked.get(queue.id, 0),
             "message_stats": _stats(call, queue, asked),
+            **use_of(call, queue, unacked.get(queue.id, 0)),
         }
         for queue in queues
     )
 
 
-async def vhost_stats(call: Call, queues: list[Queue]) -> dict[str, object]:
+async def vhost_stats(call: Call, vhost: VHost, queues: list[Queue]) -> dict[str, object]:
     """``message_stats`` of the queues of a vhost together, and how fast their lengths change."""
     asked = message_stats.Wanted(message_stats.Span(), message_stats.Span(), int(call.context.clock()))
     depths = await collected(
@@ -80,7 +82,24 @@ async def vhost_stats(call: Call, queues: list[Queue]) -> dict[str, object]:
     counted = await collected(_stats(call, queue, asked) for queue in queues)
     return {
         **message_stats.added(depths, message_stats.lengths(None, None, asked)),
-        "message_stats": message_stats.added(counted, message_stats.stats(Totals(0, 0, 0), None, asked)),
+        "message_stats": {
+            **message_stats.added(counted, message_stats.stats(Totals(0, 0, 0), None, asked)),
+            **await _answers_to_publishers(call, vhost),
+        },
+    }
+
+
+async def _answers_to_publishers(call: Call, vhost: VHost) -> dict[str, object]:
+    """Confirms, returned and dropped messages of the channels that are open in a vhost."""
+    names = ("confirm", "return_unroutable", "drop_unroutable")
+    rows = await collected(
+        (row.messages.confirm, row.messages.return_unroutable, row.messages.drop_unroutable)
+        for row in call.context.clients.channels(vhost.name)
+    )
+    totals = tuple(map(sum, zip((0, 0, 0), *rows, strict=True)))
+    return {
+        **dict(zip(names, totals, strict=True)),
+        **details(call, ("channels of", vhost.name), names, totals),
     }
 
 
@@ -155,13 +174,9 @@ async def show_queue(call: Call) -> object:
     queue = asked_queue(call)
     (row,) = await _queue_rows(call, [queue])
     consumers = call.context.clients.consumers_of(queue.vhost, queue.name)
-    active = [one.consumer_tag for one in consumers if one.activity_status == "single_active"]
-    alone = [one.consumer_tag for one in consumers if one.exclusive]
     return {
         **row,
         "consumer_details": [consumer_row(one) for one in consumers],
-        "single_active_consumer_tag": active[0] if active else None,
-        "exclusive_consumer_tag": alone[0] if alone else None,
         # By exchange and by channel: RabbitMQ counts these with ``rates_mode`` detailed alone.
         "incoming": [],
         "deliveries": [],

@@ -51,13 +51,14 @@ async def vhost_row(call: Call, vhost: VHost) -> dict[str, object]:
     octets = await collected((row.recv_oct, row.send_oct) for row in connections)
     received, sent = sum(one for one, _ in octets), sum(one for _, one in octets)
     return {
+        "default_queue_type": "undefined",  # RabbitMQ's word, unless the vhost has one
         **vhost_definition(broker.users.vhost(vhost.name) or Vhost(vhost.name)),
         "tracing": False,
         "cluster_state": {NODE: "running"},
         "messages": ready + unacked,
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
-        **await vhost_stats(call, queues),
+        **await vhost_stats(call, vhost, queues),
         "recv_oct": received,  # of the connections that are open
         "send_oct": sent,
         **details(call, (vhost.name,), ("recv_oct", "send_oct"), (received, sent)),

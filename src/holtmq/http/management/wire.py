@@ -20,6 +20,7 @@ from holtmq.wire.tables import FieldTable
 
 T = TypeVar("T")
 
+_NAMED_OVER_AMQP: Final = ("queue", "exchange")  # their names may have control characters
 _LONGEST_NAME: Final = 255  # AMQP's short string: AMQP clients could not use a longer name
 _ERRORS: Final = {
     400: "bad_request",
@@ -110,11 +111,13 @@ class BindingIn(msgspec.Struct, kw_only=True, gc=False):
 
 def checked_name(name: str, what: str) -> str:
     """The name; raises 400 if AMQP clients could not use it."""
+    if what in _NAMED_OVER_AMQP:
+        name = name.replace("\r", "").replace("\n", "")  # as AMQP methods do here and in RabbitMQ
     if not name:
         raise Refusal(400, f"a {what} needs a name")
     if len(name.encode()) > _LONGEST_NAME:
         raise Refusal(400, f"the name of a {what} has at most {_LONGEST_NAME} bytes")
-    if any(character < " " or character == "\x7f" for character in name):
+    if what not in _NAMED_OVER_AMQP and any(character < " " or character == "\x7f" for character in name):
         raise Refusal(400, f"the name of a {what} has no control characters")
     return name
 

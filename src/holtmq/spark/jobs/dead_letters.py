@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from holtmq.spark.jobs.report import Bar, Section, render
 from holtmq.spark.jobs.running import Setting
 from holtmq.spark.lake.storage import qualified
+from holtmq.spark.name_lists import join_names, split_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -63,7 +64,7 @@ def dead_letters(
     """The families as a summary; on request also as Parquet below ``lake`` and as a page."""
     spark = setting.session("dead-letters")
     began = time.monotonic()
-    names = ",".join(f"{name.strip()}$dlq" for name in queues.split(","))
+    names = join_names(f"{name}$dlq" for name in split_names(queues))
     options = {**setting.source, "queue": names}
     if since:
         options["startingTimestamp"] = since

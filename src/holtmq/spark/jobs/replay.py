@@ -11,6 +11,7 @@ from holtmq.spark.client import BrokerClient
 from holtmq.spark.errors import BrokerRefused, InvalidOption
 from holtmq.spark.jobs.running import Progress, Setting, filtered
 from holtmq.spark.lake import Lake
+from holtmq.spark.name_lists import join_names, split_names
 from holtmq.spark.options import source_options
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def redrive(
 ) -> dict[str, object]:
     """Return dead letters to their queues, ``rate`` a second. Each is pushed once, also in a repeated run."""
     spark = setting.session("redrive")
-    names = ",".join(f"{name.strip()}$dlq" for name in queue.split(","))
+    names = join_names(f"{name}$dlq" for name in split_names(queue))
     options = {**setting.source, "queue": names}
     letters = filtered(spark.read.format("holtmq").options(**options).load(), where)
     ids = [row["letter_id"] for row in letters.select("letter_id").orderBy("letter_id").collect()]

@@ -24,6 +24,7 @@ from holtmq.spark.lake.staging import stage_frame
 from holtmq.spark.lake.storage import Storage
 from holtmq.spark.lake.writer import LakeWriter
 from holtmq.spark.lake.writing import Layout, aligned, read_file, write_rows
+from holtmq.spark.name_lists import join_names, split_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +75,7 @@ def rollup(
     """Roll up every finished minute that is not done yet; ``partial`` includes the current one."""
     spark = setting.session("rollup")
     storage = Storage(posixpath.join(lake, _DATA))
-    names = list(dict.fromkeys(name.strip() for name in queues.split(",") if name.strip()))
+    names = list(split_names(queues))
 
     def layout(table: Table) -> Layout:
         return Layout(SCHEMA, PARTITIONED, ("minute",), table.in_file)
@@ -177,7 +178,7 @@ def _minutes(
     bounds = {"startingTimestamp": str(since_ms), "endingTimestamp": str(until_ms), "failOnDataLoss": "false"}
 
     def read(suffix: str, columns: str) -> "DataFrame":
-        chosen = ",".join(f"{name}{suffix}" for name in queues)
+        chosen = join_names(f"{name}{suffix}" for name in queues)
         options = {**setting.source, "queue": chosen, "columns": columns, **bounds}
         return spark.read.format("holtmq").options(**options).load()
 

@@ -27,11 +27,11 @@ from holtmq.broker.partitioned.commands.staging_records import (
     Committed,
     Header,
     Key,
-    Part,
     Place,
     Publication,
     PushesSuspended,
     Share,
+    StagedPart,
     StagedRow,
     State,
     Winner,
@@ -245,17 +245,17 @@ class Staging(StatePart):
             rows[writer] = rows.get(writer, 0) + sum(attempt.rows for attempt in attempts.values())
         return rows
 
-    def parts(self) -> Iterator[tuple[tuple[str, int], Place, Part]]:
+    def parts(self) -> Iterator[tuple[tuple[str, int], Place, StagedPart]]:
         """All staged parts: (writer, batch), (task, attempt, part) and the part."""
         for key, attempts in self._batches.items():
             for (task, attempt), staged in attempts.items():
                 for number, part in staged.parts.items():
                     yield key, (task, attempt, number), part
 
-    def _parts(self, writer: str, batch: int, winners: Iterable[Winner]) -> dict[Place, Part]:
+    def _parts(self, writer: str, batch: int, winners: Iterable[Winner]) -> dict[Place, StagedPart]:
         """The winners' parts, in order of the tasks."""
         staged = self._batches.get((writer, batch), {})
-        parts: dict[Place, Part] = {}
+        parts: dict[Place, StagedPart] = {}
         for winner in sorted(winners):
             found = staged.get((winner.task, winner.attempt))
             have = 0 if found is None else found.rows
@@ -269,12 +269,12 @@ class Staging(StatePart):
                     parts[winner.task, winner.attempt, number] = found.parts[number]
         return parts
 
-    def _is_staged(self, writer: str, batch: int, place: Place, part: Part) -> bool:
+    def _is_staged(self, writer: str, batch: int, place: Place, part: StagedPart) -> bool:
         task, attempt, number = place
         found = self._batches.get((writer, batch), {}).get((task, attempt))
         return found is not None and found.parts.get(number) is part
 
-    def _gather(self, part: Part, shares: dict[str, Share]) -> None:
+    def _gather(self, part: StagedPart, shares: dict[str, Share]) -> None:
         """Add a part's rows to the share of each queue."""
         header = decode_header(self._store.journal.read(part.header)[1])
         names = header.names
@@ -339,7 +339,7 @@ class Staging(StatePart):
     def fold(self, position: int, kind: int, payload: bytes) -> None:
         if kind == Kind.STAGED:
             header = decode_header(payload)
-            part = Part(position, array("Q", self._store.loose_bodies()), header.staged_us)
+            part = StagedPart(position, array("Q", self._store.loose_bodies()), header.staged_us)
             self._keep(header.writer, header.batch, header.task, header.attempt, header.part, part)
         elif kind == Kind.STAGE_COMMITTED:
             done = decode_publication(payload)
@@ -359,7 +359,7 @@ class Staging(StatePart):
             state = decode_state(payload)
             self._committed = state.committed
             for writer, batch, task, attempt, number, header_at, staged_us, positions in state.parts:
-                part = Part(header_at, from_bytes("Q", positions), staged_us)
+                part = StagedPart(header_at, from_bytes("Q", positions), staged_us)
                 self._keep(writer, batch, task, attempt, number, part)
             self._begun = state.begun
 
@@ -372,7 +372,7 @@ class Staging(StatePart):
             if not staged.parts:
                 del attempts[task, attempt]
 
-    def _keep(self, writer: str, batch: int, task: int, attempt: int, number: int, part: Part) -> None:
+    def _keep(self, writer: str, batch: int, task: int, attempt: int, number: int, part: StagedPart) -> None:
         attempts = self._batches.setdefault((writer, batch), {})
         attempts.setdefault((task, attempt), Attempt()).parts[number] = part
 
@@ -388,11 +388,11 @@ class Staging(StatePart):
         return [(int(Kind.STAGING_STATE), encode_record(State(self._committed, parts, self._begun)))], kept
 
 
-def _first_piece(parts: Mapping[Place, Part], fresh: bool) -> dict[Place, Part]:
+def _first_piece(parts: Mapping[Place, StagedPart], fresh: bool) -> dict[Place, StagedPart]:
     """The parts for the next record: all, or up to about ``PIECE_ROWS`` rows if the batch is too large."""
     if fresh and sum(len(part.positions) for part in parts.values()) <= ATOMIC_ROWS:
         return dict(parts)
-    piece: dict[Place, Part] = {}
+    piece: dict[Place, StagedPart] = {}
     rows = 0
     for place, part in parts.items():
         rows += len(part.positions)

@@ -71,7 +71,7 @@ class State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 @dataclass(slots=True)
-class Part:
+class StagedPart:
     header: int  # journal position of its record
     positions: "array[int]"  # of its bodies
     staged_us: int
@@ -79,7 +79,7 @@ class Part:
 
 @dataclass(slots=True)
 class Attempt:
-    parts: dict[int, Part] = field(default_factory=dict)
+    parts: dict[int, StagedPart] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, and calls into it from any other thread.
+"""The event loop of a test broker, in a thread of its own, and calls into it from any other thread.
 
 Owns: the thread and the loop, from start to a stop that leaves neither behind.
 Must not touch: what runs on it.
@@ -18,7 +18,7 @@ T = TypeVar("T")
 CALL_TIMEOUT: Final = 120.0  # a busy machine is slow; an answer ends the wait at once
 
 
-class LoopThread:
+class BrokerThread:
     """Runs until ``close``. Every call waits for its result."""
 
     def __init__(self, name: str) -> None:
