@@ -30,6 +30,7 @@ from rich.table import Table
 from holtmq.journal.replica import schema
 from holtmq.load.link import Address, Link, LoadError
 from holtmq.load.rounds import run_round
+from holtmq.load.stage import Stage
 from holtmq.load.workloads import Mode, Workload
 from holtmq.wire.tables import FieldValue
 
@@ -37,6 +38,7 @@ _SMALL = Workload("durable", "durable, confirms", Mode.PUBLISH, body_bytes=16, d
 _ONE = replace(_SMALL, name="window-1", window=1)
 _ROW_BYTES = 200  # a group of one small message: SYNC record, frame, message
 _POLL_SECONDS = 0.02
+_SLICES = 6
 
 
 def main() -> None:
@@ -78,13 +80,43 @@ def _throughput(conninfo: str, rounds: int, seconds: float, table: Table) -> lis
 
 
 def _window_one(conninfo: str, rounds: int, seconds: float, table: Table) -> list[float]:
-    ours, bare = [], []
+    """Polling and sleeping nodes with a client as bare as the loop of rows; then the usual load generator."""
+    bare, polling, sleeping, usual = [], [], [], []
     for number in range(rounds):
-        bare.append(_bare_rows(conninfo, seconds))
-        with holt("--journal-replica", conninfo, "--journal-replica-name", f"one-{number}") as node:
-            ours.append(_rate(node.url, _ONE, seconds))
-    _row(table, "confirms a second, window 1, beside a loop that commits one row", ours, bare, ">= 0.8")
-    return ours
+        options = ("--journal-replica", conninfo, "--journal-replica-name", f"one-{number}")
+        with holt(*options) as node:
+            # In turn and in short slices: a shared disk changes its speed from second to second.
+            for _ in range(_SLICES):
+                bare.append(_bare_rows(conninfo, seconds / _SLICES))
+                polling.append(_one_by_one(node.url, seconds / _SLICES))
+            usual.append(_rate(node.url, _ONE, seconds))
+        with holt(*options, "--journal-replica-busy-poll", "0") as node:
+            sleeping += [_one_by_one(node.url, seconds / _SLICES) for _ in range(_SLICES)]
+    label = "confirms a second, window 1, beside a loop that commits one row"
+    _row(table, label, polling, bare, ">= 0.8")
+    _row(table, f"{label}: replica_busy_poll = 0", sleeping, bare, "")
+    _row(table, f"{label}: load generator", usual, bare, "")
+    return usual
+
+
+def _one_by_one(url: str, seconds: float) -> float:
+    """Confirms a second of a loop that sends one prebuilt message and waits in ``recv`` for its confirm."""
+    stage = Stage.build(Address.parse(url), _ONE)
+    try:
+        (publisher,) = stage.publishers()
+        sock, blob = publisher.link.sock, publisher.blob
+        sock.setblocking(True)
+        message = bytes(blob.view[: blob.end_of(1)])
+        count, began = 0, time.perf_counter()
+        while (now := time.perf_counter()) - began < seconds:
+            sock.sendall(message)
+            publisher.confirms.feed(sock.recv(4096))
+            count += 1
+            if publisher.confirms.confirmed != count:
+                raise SystemExit(f"{publisher.confirms.confirmed} of {count} messages were confirmed")
+        return count / (now - began)
+    finally:
+        stage.close()
 
 
 def _beside_quorum_queue(

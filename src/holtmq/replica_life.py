@@ -94,6 +94,7 @@ class ReplicaLife:
             journal.takeover_after,
             journal.replica_min_standbys,
             journal.replica_standby,
+            journal.replica_busy_poll,
         )
         self._opening = ReplicatedOpening(
             self._config.data.dir,

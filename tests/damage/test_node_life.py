@@ -13,7 +13,8 @@ import pytest
 
 from holtmq.config import Amqp, Config, Data, Http, Journal, Limits
 from holtmq.journal import FileJournal, JournalOptions, open_journal
-from holtmq.journal.disk import OsDisk, OsFile
+from holtmq.journal.disk import Disk, OsDisk, OsFile
+from holtmq.journal.fake_disk import FakeDisk
 from holtmq.node import Node
 from holtmq.upkeep import scrubber
 
@@ -45,7 +46,7 @@ async def durable(journal: FileJournal) -> None:
     await asyncio.wait_for(done, 60)
 
 
-def opened(disk: OsDisk) -> FileJournal:
+def opened(disk: Disk) -> FileJournal:
     loop = asyncio.get_running_loop()
     options = JournalOptions(segment_bytes=4096)
     journal, recovery = open_journal(
@@ -77,6 +78,25 @@ async def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> 
     assert told == [None]
     assert journal.stalled == ""
     assert journal.read_many([first, second]) == [(KIND, b"x" * 3000), (KIND, b"y" * 3000)]
+    await asyncio.to_thread(journal.close)
+
+
+async def test_a_record_larger_than_the_empty_segment_waits_for_room() -> None:
+    disk = FakeDisk(capacity=20_000)
+    journal = opened(disk)
+
+    large = journal.append(KIND, b"x" * 30_000)
+    told: list[object] = []
+    journal.on_durable(told.append)
+    while not journal.stalled and journal.failed is None:
+        await asyncio.sleep(0.01)
+
+    assert (told, journal.failed) == ([], None)
+    assert "no room" in journal.stalled
+    disk.capacity = None
+    await durable(journal)
+    assert told == [None]
+    assert journal.read(large) == (KIND, b"x" * 30_000)
     await asyncio.to_thread(journal.close)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from uuid import uuid4
 
 from holtmq.journal import JournalOptions
@@ -25,11 +26,42 @@ PATIENCE = 120.0  # reached only by a test that would fail anyhow
 SILENCE = 0.5  # takeover_after, where an owner that lives and is silent shall be replaced
 
 
+class Loop:
+    """An event loop that runs one callback at a time, when the test says so."""
+
+    def __init__(self) -> None:
+        self._due: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.soon = self._due.put  # from any thread
+
+    def later(self, _: float, action: Callable[[], None]) -> None:
+        self.soon(action)
+
+    def step(self) -> None:
+        """Run the oldest callback; wait a little if there is none."""
+        with suppress(Empty):
+            self._due.get(timeout=0.1)()
+
+    def run_until(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, what
+            self.step()
+
+
 class Member:
     """One node of a log. Without an event loop every commit runs in ``flush``."""
 
-    def __init__(self, replica: ReplicaOptions, folder: Path | str = "", disk: Disk | None = None) -> None:
-        self.opening = ReplicatedOpening(folder, SMALL, replica, disk=disk)
+    def __init__(
+        self,
+        replica: ReplicaOptions,
+        folder: Path | str = "",
+        disk: Disk | None = None,
+        loop: Loop | None = None,
+    ) -> None:
+        soon, later = (None, None) if loop is None else (loop.soon, loop.later)
+        self.opening = ReplicatedOpening(
+            folder, SMALL, replica, disk=disk, defer=soon, notify=soon, later=later
+        )
         self.journal = self.opening.journal
         self.checkpoint: list[tuple[int, bytes]] = []
         self.payloads: list[bytes] = []

@@ -316,3 +316,29 @@ async def test_the_scrub_of_an_owner_fetches_a_damaged_segment_and_gives_no_mess
         await node.stop(0)
     assert found == [1, 0]
     assert (status, numbers) == (200, list(range(20)))
+
+
+def test_a_missing_file_of_the_segment_that_is_being_written_is_replaced(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    log = new_log(postgres.url)
+    owner = Member(log, tmp_path / "a").own()
+    members.append(owner)
+    small = [b"%d" % number * 50 for number in range(6)]
+    lost, positions, written = segment(tmp_path / "a"), array("Q"), list[tuple[int, bytes]]()
+
+    for read in READERS:
+        positions.extend(owner.write(*small))
+        written += [(20, payload) for payload in small]
+        lost.unlink()
+        owner.journal._reader.close()
+        assert read(owner.journal, positions) == written  # the file is fetched
+        positions.extend(owner.write(b"later"))  # to the file that has no name
+        written.append((20, b"later"))
+        assert read(owner.journal, positions) == written  # and fetched again
+
+    owner.journal.close()
+    again = Member(log, tmp_path / "a").own()
+    members.append(again)
+    assert again.payloads == [payload for _, payload in written]
+    assert again.journal.read_many(positions) == written

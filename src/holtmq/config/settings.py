@@ -75,6 +75,16 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         int,
         About("Confirm nothing while PostgreSQL has fewer synchronous standbys than this.", values.INT, 0, 9),
     ] = 0
+    replica_busy_poll: Annotated[
+        float,
+        About(
+            "How long the event loop polls for PostgreSQL's answer to a small commit instead of sleeping: "
+            "shorter waits for one confirm at a time, for CPU time. 0: it sleeps.",
+            values.SECONDS,
+            0,
+            0.01,
+        ),
+    ] = 0.001
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

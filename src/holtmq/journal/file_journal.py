@@ -316,9 +316,7 @@ class FileJournal:
     def _collect(self) -> None:
         """Take the writer's results, in the loop's thread, and run the callbacks."""
         self._run_idle()
-        results = self._writer_thread.results
-        while results:
-            result = results.popleft()
+        while (result := self._writer_thread.next_result()) is not None:
             if isinstance(result, Commit):
                 self._committed(result)
             else:
@@ -489,7 +487,7 @@ class FileJournal:
         log.writer.syncs = self._options.sync
         self._checkpointer.mirror = log.mirror
         self._state = ""
-        self._writer_thread.start(log.writer, self._notify, self._collect)
+        self._writer_thread.start(log.writer, self._notify, self._later, self._collect)
 
     def close(self) -> None:
         if self._state == "it is closed":

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from .checkpoint import Checkpoint
 from .disk import Disk, File
@@ -65,6 +65,17 @@ class Commit:
     seconds: float  # the last sync
 
 
+class BegunCommit(Protocol):
+    """A commit whose request was sent."""
+
+    def poll(self) -> Commit | None:
+        """The commit, if an answer is there and reports success. Does not block."""
+
+    def finish(self) -> Commit:
+        """Wait for the answer, and handle one that reports no success."""
+        ...
+
+
 class LogWriter:
     def __init__(
         self,
@@ -79,6 +90,7 @@ class LogWriter:
     ) -> None:
         self.syncs = True  # False if the operator accepts loss at a power cut, or with a replica
         self.idle_seconds: float | None = None  # interval for calls of ``idle``
+        self.poll_seconds = 0.0  # how long to poll for the answer to ``begin``; 0: it is not called
         self._disk = disk
         self._file = file
         self._header = header
@@ -151,6 +163,10 @@ class LogWriter:
         mark = encode_sync(self._header.marker, self._durable, self._synced, self._clock())
         self._write([mark], self._durable)
         self._note_extent()
+
+    def begin(self, groups: Sequence[Group]) -> BegunCommit | None:
+        """Begin to commit groups in the caller's thread; None if that might block. Nothing was done then."""
+        return None
 
     def idle(self) -> None:
         """Called when nothing was handed over for ``idle_seconds``."""

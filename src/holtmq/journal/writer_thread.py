@@ -14,8 +14,9 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Final
 
-from .interface import Defer
-from .writer import Commit, Group, LogWriter
+from .interface import Defer, Later
+from .polled_commits import PolledCommits
+from .writer import BegunCommit, Commit, Group, LogWriter
 
 # A seal costs two writes. A client that waits for each confirm makes it needless with its next commit, so the
 # log is sealed when none follows soon, and now and then between commits that follow each other.
@@ -24,13 +25,16 @@ _SEAL_EVERY: Final = 0.1
 
 
 class WriterThread:
-    """Passes groups to the writer. The loop's thread takes ``results``, oldest first."""
+    """Passes groups to the writer. The loop's thread takes the results with ``next_result``."""
 
-    __slots__ = ("_handed", "_thread", "_writer", "results")
+    __slots__ = ("_handed", "_polled", "_results", "_seconds", "_thread", "_unreported", "_writer")
 
     def __init__(self) -> None:
-        self.results: deque[Commit | BaseException] = deque()
-        self._handed: SimpleQueue[Group | None] = SimpleQueue()
+        self._results: deque[Commit | BaseException] = deque()
+        self._handed: SimpleQueue[Group | BegunCommit | None] = SimpleQueue()
+        self._polled: PolledCommits | None = None
+        self._unreported = 0  # groups handed over whose result was not taken yet
+        self._seconds = 0.0  # of the last commit
         self._writer: LogWriter | None = None
         self._thread: threading.Thread | None = None
 
@@ -39,7 +43,19 @@ class WriterThread:
         """Why the writer waits, or ""."""
         return "" if self._writer is None else self._writer.stalled
 
-    def start(self, writer: LogWriter, notify: Defer | None, collect: Callable[[], None]) -> None:
+    def next_result(self) -> Commit | BaseException | None:
+        """The oldest result that was not taken yet."""
+        if not self._results:
+            return None
+        result = self._results.popleft()
+        if isinstance(result, Commit):
+            self._unreported -= result.groups
+            self._seconds = result.seconds
+        return result
+
+    def start(
+        self, writer: LogWriter, notify: Defer | None, later: Later | None, collect: Callable[[], None]
+    ) -> None:
         """With ``notify``, start a thread; it calls ``notify(collect)`` when there are results."""
         self._writer = writer
         if notify is None:
@@ -50,17 +66,27 @@ class WriterThread:
             with suppress(RuntimeError):  # the loop is closed: close() collects what is left
                 notify(collect)
 
+        def report(result: Commit | Exception) -> None:
+            self._results.append(result)
+            collect()
+
+        turn = threading.Lock()
+        if later is not None and writer.poll_seconds:
+            self._polled = PolledCommits(writer, turn, later, report, self._handed.put)
         self._thread = threading.Thread(
             target=_run_writer,
-            args=(writer, self._handed, self.results, wake),
+            args=(writer, self._handed, self._results, wake, turn),
             name="holt-journal-writer",
             daemon=True,
         )
         self._thread.start()
 
     def hand_over(self, group: Group) -> None:
-        """Pass a group to the writer thread; without a thread it waits for ``commit_here``."""
-        if self._thread is not None:
+        """Pass a group to the writer; without a thread it waits for ``commit_here``."""
+        self._unreported += 1
+        if self._thread is None:
+            return
+        if self._polled is None or not self._polled.take(group, self._unreported == 1, self._seconds):
             self._handed.put(group)
 
     def commit_here(self, groups: Sequence[Group]) -> bool:
@@ -68,15 +94,17 @@ class WriterThread:
         if self._thread is not None or self._writer is None or not groups:
             return False
         try:
-            self.results.append(self._writer.commit(groups))
+            self._results.append(self._writer.commit(groups))
             self._writer.seal()
         except Exception as exc:
-            self.results.append(exc)
+            self._results.append(exc)
             self._writer.abandon()
         return True
 
     def finish(self, *, failed: bool) -> None:
         """Write what was handed over and, unless something failed, mark a clean end."""
+        if self._polled is not None:
+            self._polled.leave_to_thread()
         if self._writer is not None:
             self._writer.closing()
         if self._thread is not None:
@@ -88,16 +116,20 @@ class WriterThread:
             try:
                 self._writer.finish()
             except OSError as exc:
-                self.results.append(exc)
+                self._results.append(exc)
 
 
 def _run_writer(
     writer: LogWriter,
-    handed: SimpleQueue[Group | None],
+    handed: SimpleQueue[Group | BegunCommit | None],
     results: deque[Commit | BaseException],
     wake: Callable[[], None],
+    turn: threading.Lock,
 ) -> None:
-    """The writer thread: take all waiting groups, commit, report; until None arrives or a call fails."""
+    """The writer thread: take all waiting groups, commit, report; until None arrives or a call fails.
+
+    ``turn`` comes with a commit that was begun. While groups wait here, none is begun elsewhere.
+    """
     stop, is_sealed = False, True  # it was sealed when it was opened
     sealed_at = monotonic()
     while not stop:
@@ -107,7 +139,11 @@ def _run_writer(
         except Empty:
             try:
                 if is_sealed:
-                    writer.idle()
+                    if turn.acquire(blocking=False):
+                        try:
+                            writer.idle()
+                        finally:
+                            turn.release()
                 else:
                     writer.seal()
                     is_sealed, sealed_at = True, monotonic()
@@ -118,8 +154,8 @@ def _run_writer(
                 return
             continue
         while True:
-            if item is None:
-                stop = True
+            if not isinstance(item, Group):
+                stop = item is None
                 break
             groups.append(item)
             try:
@@ -127,6 +163,10 @@ def _run_writer(
             except Empty:
                 break
         try:
+            if item is not None and not isinstance(item, Group):
+                results.append(item.finish())
+                turn.release()
+                wake()
             if groups:
                 is_sealed = False
                 results.append(writer.commit(groups))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+import psycopg
 from psycopg import Rollback, errors
 
 from holtmq.journal.interface import JournalError
@@ -29,7 +30,7 @@ _RETRY_SECONDS: Final = 0.2
 
 
 class Appender:
-    """Appends as one owner. All calls come from one thread."""
+    """Appends as one owner. One thread at a time."""
 
     def __init__(
         self,
@@ -52,6 +53,37 @@ class Appender:
         self._known = store.session.current  # the connection on which the end of the log was compared
         self._view = view
         self._wait = threading.Event()  # never set: its wait() is a sleep
+        self._begun: PatientConnection | None = None  # where the statement of the next append was sent
+
+    def begin(self, stretch: Stretch) -> bool:
+        """Send the statement of an append, if it is one statement and needs no preparation.
+
+        ``append`` must follow, with the same stretch: it waits for the answer.
+        """
+        connection, part = self._known, self._parts.get(stretch.header.base)
+        if connection is None or part is None or not self._is_connected or stretch.start != self.end:
+            return False
+        if not self._statement.is_prepared(connection, part):
+            return False
+        self._store.session.warned = False
+        self._begun = connection
+        try:
+            self._statement.send(connection, stretch.start, self.epoch, b"".join(stretch.parts))
+        except psycopg.Error:
+            # It is unknown whether it was sent. ``append`` finds the connection closed and reads where the
+            # log ends.
+            self._store.session.close()
+        return True
+
+    def is_appended(self) -> bool:
+        """Whether the append that was begun is committed: ``append`` returns at once. Does not block."""
+        session = self._store.session
+        if self._begun is None or session.current is not self._begun:
+            return False
+        try:
+            return self._statement.is_inserted(self._begun) and not session.warned
+        except psycopg.Error:
+            return False  # ``append`` gets the same error
 
     def append(self, stretches: Sequence[Stretch], meanwhile: Callable[[], None]) -> None:
         """Return when PostgreSQL has committed all of it. Fenced when another node owns the log.
@@ -61,8 +93,9 @@ class Appender:
         if stretches[0].start != self.end:
             raise JournalError(f"an append at {stretches[0].start}, but the log ends at {self.end}")
         local = _Once(meanwhile)
+        is_begun, self._begun = self._begun is not None, None
         try:
-            self._insert(stretches, local)
+            self._insert(stretches, local, is_begun=is_begun)
         except (Unreachable, errors.UniqueViolation) as exc:
             local()
             self._settle(stretches, exc)
@@ -116,17 +149,25 @@ class Appender:
             raise JournalError(f"stopped while PostgreSQL was out of reach: {reason}") from reason
         self._wait.wait(_RETRY_SECONDS)
 
-    def _insert(self, stretches: Sequence[Stretch], meanwhile: Callable[[], None]) -> None:
+    def _insert(
+        self, stretches: Sequence[Stretch], meanwhile: Callable[[], None], *, is_begun: bool = False
+    ) -> None:
         session = self._store.session
-        session.warned = False
+        if not is_begun:
+            session.warned = False
         while True:
             if not self._is_connected:
                 # Behind a new connection may be another server: where its log ends has to be read first.
                 raise Unreachable("the connection was lost")
             with session.connection() as connection:
-                done = self._insert_once(connection, stretches, meanwhile)
+                if is_begun:
+                    meanwhile()
+                    done = self._statement.answer(connection) or self._owns(connection)
+                else:
+                    done = self._insert_once(connection, stretches, meanwhile)
             if done:
                 break
+            is_begun = False
             self._wait_for_standbys()
         if self._view.short_of_standbys:
             self._view.short_of_standbys = False
@@ -179,6 +220,10 @@ class Appender:
         """Insert a row; False when there are too few standbys."""
         if self._statement.run(connection, part, position, self.epoch, piece, meanwhile):
             return True
+        return self._owns(connection)
+
+    def _owns(self, connection: PatientConnection) -> bool:
+        """Fenced if another node owns the log; else False, since no row was inserted for want of standbys."""
         now = self._store.state_on(connection)
         if now.epoch != self.epoch:
             raise Fenced(f"{now.owner or 'another node'} owns the log since epoch {now.epoch}")

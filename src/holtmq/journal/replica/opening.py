@@ -54,6 +54,7 @@ class ReplicaOptions:
     takeover_after: float = 5.0
     min_standbys: int = 0
     standby: bool = False
+    busy_poll: float = 0.0  # seconds to poll for the answer to a small commit
 
 
 class ReplicatedOpening:
@@ -199,6 +200,7 @@ class ReplicatedOpening:
             self.view,
             self._replica.takeover_after,
             self._replica.address,
+            self._replica.busy_poll,
         )
         sizes = [(base, self._size(base)) for base in sorted(copy.headers)[:-1]]
         sizes.append((base, HEADER_SIZE + capacity))

@@ -81,14 +81,17 @@ class Refetching:
         return True
 
     def _overwrite(self, name: str) -> bool:
-        """Write the fetched bytes over those that differ; False when none do, or the file is gone."""
+        """Write the fetched bytes over those that differ; False when none do.
+
+        If the file is missing, the fetched one takes its name. The writer goes on with the file that has lost
+        it, until the next segment; what it writes is fetched by the first read that needs it.
+        """
         try:
             file = self._disk.open(name, write=True)
-        except (
-            FileNotFoundError
-        ):  # the writer has it open still; it can be fetched when the next one is begun
-            self._disk.remove(name + TEMPORARY)
-            return False
+        except FileNotFoundError:
+            self._disk.rename(name + TEMPORARY, name)
+            self._disk.sync_dir()
+            return True
         fetched, differed = self._disk.open(name + TEMPORARY), False
         try:
             for at in range(0, fetched.size(), _PIECE):

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from holtmq.journal.disk import Disk, File
 from holtmq.journal.segment import SegmentHeader
-from holtmq.journal.writer import Commit, Group, LogWriter
+from holtmq.journal.writer import BegunCommit, Commit, Group, LogWriter, Stretch
 
 from .appending import Appender
 from .errors import Unreachable
@@ -23,6 +24,7 @@ from .view import Peer, ReplicaView, Role
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS: Final = 3.0
+_SMALL_BYTES: Final = 16 << 10
 _LOOK_SECONDS: Final = 0.2  # how often an idle owner looks whether its connection is alive
 
 
@@ -43,12 +45,14 @@ class ReplicatedWriter(LogWriter):
         view: ReplicaView,
         takeover_after: float,
         address: str,
+        poll_seconds: float,
     ) -> None:
         super().__init__(disk, file, header, capacity, appender.end, appender.epoch, clock)
         self.syncs = False
+        self.poll_seconds = poll_seconds
         self._beat_seconds = min(takeover_after / 5, 1.0)
         self.idle_seconds = min(self._beat_seconds, _LOOK_SECONDS)
-        self._appender = appender
+        self.appender = appender
         self._store = store
         self._owner = owner
         self._mark = mark
@@ -62,16 +66,40 @@ class ReplicatedWriter(LogWriter):
         stretches = self.lay_out(groups)
         began = time.perf_counter()
         written: list[Commit] = []
-        self._appender.append(stretches, lambda: written.append(self.write(stretches, len(groups))))
-        seconds = time.perf_counter() - began
-        (done,) = written
-        now = self._view.answered_at = time.monotonic()
+        self.appender.append(stretches, lambda: written.append(self.write(stretches, len(groups))))
+        (written_here,) = written
+        done = self.committed(written_here, began)
         if self._left_at is not None:
             self._note(self._left_at)
             self._left_at = None
-        if now - self._beaten_at >= self._beat_seconds:
+        if self._view.answered_at - self._beaten_at >= self._beat_seconds:
             self._beat()
-        return Commit(done.groups, done.durable, done.written, done.syncs, seconds)
+        return done
+
+    def committed(self, written: Commit, began: float) -> Commit:
+        self._view.answered_at = time.monotonic()
+        return replace(written, seconds=time.perf_counter() - began)
+
+    def begin(self, groups: Sequence[Group]) -> BegunCommit | None:
+        """Send a small commit and write it to the folder; None if it needs more than one statement.
+
+        The local write goes to the page cache. When the disk is so busy that this takes time, so did the last
+        commit, and the caller does not begin another one.
+        """
+        first, last = groups[0], groups[-1]
+        fits = first.base == last.base == self._header.base and last.capacity == self._capacity
+        if not fits or last.end - first.start > _SMALL_BYTES:
+            return None
+        if time.monotonic() - self._beaten_at >= self._beat_seconds:
+            return None  # ``commit`` also sends the heartbeat
+        stretches = self.lay_out(groups)
+        began = time.perf_counter()
+        if not self.appender.begin(stretches[0]):
+            return None
+        try:
+            return _BegunCommit(self, began, stretches, self.write(stretches, len(groups)))
+        except OSError as exc:
+            return _BegunCommit(self, began, stretches, exc)
 
     def idle(self) -> None:
         """Send a heartbeat when one is due, or when the connection seems to be lost: a standby sees that at
@@ -84,7 +112,7 @@ class ReplicatedWriter(LogWriter):
         """Send a heartbeat; its answer says whether another node was asked to take over."""
         self._beaten_at = time.monotonic()
         try:
-            self._appender.reconnect()
+            self.appender.reconnect()
             self._ask_for_successor()
             self._view.successor = self._store.beat(self._owner)
             self._store.report(self._owner.name, Role.OWNER, self._address, self._durable, 0.0)
@@ -123,7 +151,7 @@ class ReplicatedWriter(LogWriter):
 
     def closing(self) -> None:
         """Limit the wait for PostgreSQL. Called in the loop's thread."""
-        self._appender.give_up_at = time.monotonic() + _CLOSE_SECONDS
+        self.appender.give_up_at = time.monotonic() + _CLOSE_SECONDS
 
     def finish(self) -> None:
         """Mark the whole folder as trusted, then release the log."""
@@ -145,5 +173,24 @@ class ReplicatedWriter(LogWriter):
         self._left_at = end
 
     def _note(self, position: int) -> None:
-        self._mark = Mark(self._mark.log, self._mark.folder, position, self._appender.epoch)
+        self._mark = Mark(self._mark.log, self._mark.folder, position, self.appender.epoch)
         write_mark(self._disk, self._mark)
+
+
+@dataclass(slots=True)
+class _BegunCommit:
+    writer: ReplicatedWriter
+    began: float
+    stretches: Sequence[Stretch]
+    written: Commit | OSError  # the local write
+
+    def poll(self) -> Commit | None:
+        if isinstance(self.written, OSError) or not self.writer.appender.is_appended():
+            return None
+        return self.finish()
+
+    def finish(self) -> Commit:
+        if isinstance(self.written, OSError):
+            raise self.written
+        self.writer.appender.append(self.stretches, lambda: None)
+        return self.writer.committed(self.written, self.began)

@@ -36,6 +36,7 @@ class RowStatement:
         self._min_standbys = min_standbys
         self._prepared: tuple[PatientConnection, int] | None = None
         self._poll = select.poll()
+        self._result: pq.abc.PGresult | None = None  # of the statement that was sent, if it was read
 
     def run(
         self,
@@ -50,25 +51,56 @@ class RowStatement:
 
         ``meanwhile`` runs after the statement was sent and before its answer is awaited.
         """
-        if self._prepared is None or self._prepared != (connection, part):
+        if not self.is_prepared(connection, part):
             self._prepare(connection, part)
+        self.send(connection, position, epoch, piece)
+        meanwhile()
+        return self.answer(connection)
+
+    def is_prepared(self, connection: PatientConnection, part: int) -> bool:
+        """Whether ``send`` may be called for this part."""
+        return self._prepared == (connection, part)
+
+    def send(self, connection: PatientConnection, position: int, epoch: int, piece: bytes) -> None:
+        """Send the statement. A small one does not block: nothing else is in the socket's buffer."""
+        self._result = None
         pgconn = connection.pgconn
         pgconn.send_query_prepared(self._name, (_pack(position), _pack(epoch), piece), _BINARY)
         while pgconn.flush():
             self._wait(connection, select.POLLIN | select.POLLOUT)
             pgconn.consume_input()
-        meanwhile()
-        while pgconn.is_busy():
+
+    def is_inserted(self, connection: PatientConnection) -> bool:
+        """Whether the answer is there and says that the row was inserted. Does not block."""
+        pgconn = connection.pgconn
+        pgconn.consume_input()
+        if self._result is None and not pgconn.is_busy():
+            self._read_result(connection)
+        result = self._result
+        return result is not None and result.status == pq.ExecStatus.COMMAND_OK and result.command_tuples == 1
+
+    def answer(self, connection: PatientConnection) -> bool:
+        """Wait for the answer to ``send``; False when no row was inserted."""
+        pgconn = connection.pgconn
+        while self._result is None and pgconn.is_busy():
             self._wait(connection, select.POLLIN)
             pgconn.consume_input()
-        result = pgconn.get_result()
-        while pgconn.get_result() is not None:
-            pass
+        if self._result is None:
+            self._read_result(connection)
+        result = self._result
         if result is None:
             raise psycopg.OperationalError("the connection was lost")
+        if result.status != pq.ExecStatus.COMMAND_OK and pgconn.status == pq.ConnStatus.BAD:
+            # libpq's own words, without a code of PostgreSQL that would say what kind of error it is.
+            raise psycopg.OperationalError(result.error_message.decode(errors="replace").strip())
         if result.status != pq.ExecStatus.COMMAND_OK:
             raise errors.error_from_result(result)
         return result.command_tuples == 1
+
+    def _read_result(self, connection: PatientConnection) -> None:
+        self._result = connection.pgconn.get_result()
+        while connection.pgconn.get_result() is not None:
+            pass
 
     def forget(self, connection: PatientConnection) -> None:
         """After a rollback, at which the driver may have dropped all prepared statements."""

@@ -117,6 +117,8 @@ class ReplicaJudge:
                 "HOLT_JOURNAL_REPLICA": proxy.url,
                 "HOLT_JOURNAL_REPLICA_NAME": self.log_name,
                 "HOLT_JOURNAL_TAKEOVER_AFTER": str(options.takeover_after),
+                # A commit through the proxy takes longer than polling usually lasts; both ways shall be used.
+                "HOLT_JOURNAL_REPLICA_BUSY_POLL": "0.01",
                 "HOLT_JOURNAL_SEGMENT_BYTES": str(options.segment_bytes),
                 "HOLT_JOURNAL_CHECKPOINT_BYTES": str(4 * options.segment_bytes),
                 "HOLT_HTTP_MAX_BATCH": "1000000",
