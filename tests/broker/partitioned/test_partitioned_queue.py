@@ -1,8 +1,10 @@
 """Claims, rotation, visibility, leases with a clock, seeks: a partitioned queue as its readers see it."""
 
+import pytest
 from partitioned_support import Node, ids, node_with
 
 from holtmq.broker.partitioned.events import MessageDeleted, QueueConfigured
+from holtmq.broker.partitioned.groups import group
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 from holtmq.broker.partitioned.groups.joining import decide_group_deletion, decide_seek
 from holtmq.broker.partitioned.log.snapshot import restore, snapshot
@@ -167,6 +169,24 @@ def test_a_restart_ends_leases_and_keeps_cursors() -> None:
 
     assert ids(node.pop(batch=5)) == ["b", "c"]
     assert not node.ack(batch[1:])[0].success
+
+
+def test_of_very_many_expired_leases_a_claim_ends_as_many_as_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group, "_DEADLINES_AT_ONCE", 2)
+    node = node_with()
+    for number in range(7):
+        node.push(f"p{number}", f"m{number}")
+    kept = node.pop(batch=5, partitions=5)
+    node.pop(batch=2, partitions=2)
+    node.queue.extend(kept[0].lease_id, 1_000, node.now)
+    node.now += 500
+
+    assert ids(node.pop(batch=1)) == ["m5"]  # behind five that were renewed
+    assert ids(node.pop(batch=5, partitions=5)) == ["m6"]
+    node.now += 1_000
+    assert sorted(ids(node.pop(batch=9, partitions=9))) == [f"m{number}" for number in range(7)]
 
 
 def test_a_delayed_message_is_invisible_until_its_delay_is_over() -> None:

@@ -365,12 +365,11 @@ class PartitionedQueue:
 
     def _sought(self, event: Sought) -> None:
         group = self._numbered[event.group]
-        chosen = range(len(self.partitions)) if event.partition is None else (event.partition,)
-        for index in chosen:
-            if self.partitions[index] is NO_PARTITION:
-                continue
-            group.leases.seek(index, self.partitions[index].position_of(event.offset))
-            group.offer(index)
+        if event.partition is None:
+            group.seek_all(event.offset)
+        elif self.partitions[event.partition] is not NO_PARTITION:
+            group.leases.seek(event.partition, self.partitions[event.partition].position_of(event.offset))
+            group.offer(event.partition)
         self.room = None
         self._woken.add(group.name)
 

@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from holtmq.broker.partitioned.groups.acknowledgment import Answers
 from holtmq.broker.partitioned.groups.partition_leases import UNSET, PartitionLease, PartitionLeases
-from holtmq.broker.partitioned.log.message_log import MessageLog, Partition
+from holtmq.broker.partitioned.log.message_log import NO_PARTITION, MessageLog, Partition
 from holtmq.broker.partitioned.queue_config import US, QueueConfig
 from holtmq.broker.partitioned.waiting.ready_partitions import ReadyPartitions
 
 QUEUE_MODE: Final = "__QUEUE_MODE__"  # the group of consumers that name none
+_DEADLINES_AT_ONCE: Final = 5_000
 RELEASES_MAX: Final = 4096  # answers kept for clients that repeat the ack that released their lease
 
 
@@ -177,6 +178,8 @@ class Group:
         while limit > 0 and len(deliveries) < most:
             partition = self.ready.take()
             if partition is None:
+                if self.advance(now):  # of very many leases that have expired, the next ones
+                    continue
                 break
             delivery = self.claim(partition, lease_id, limit, now, ttl, config)
             if delivery is not None:
@@ -225,16 +228,46 @@ class Group:
     def _look_again(self, partition: int, at_us: int) -> None:
         self.ready.wake_at(partition, at_us / US)
 
+    def seek_all(self, offset: int) -> None:
+        """Set the cursor of every partition to its first message at or after this offset; all leases end."""
+        own = self.leases.cursors
+        positions = array(
+            "Q", [where.first + bisect_left(where.offsets, offset) for where in self._partitions]
+        )
+        if NO_PARTITION in self._partitions:
+            for index, where in enumerate(self._partitions):
+                if where is NO_PARTITION:
+                    positions[index] = own[index] if index < len(own) else UNSET
+        self.leases.seek_all(positions)
+        self.lined_up = False
+
     def line_up(self) -> None:
         """Rebuild the line: once per group and restart, and when the rules change."""
-        self.ready.clear()
         self.lined_up = True
-        for lease in self.leases.live(float("-inf")):
-            self.ready.wake_at(lease.partition, lease.expires_at)
-        for partition, where in enumerate(self._partitions):
-            cursor = self.cursor(partition)
-            if cursor is not None and cursor < where.end:
-                self.ready.offer(partition)
+        deadlines = {lease.partition: lease.expires_at for lease in self.leases.live(float("-inf"))}
+        self.ready.rebuild(self._unread(), deadlines)
+
+    def _unread(self) -> list[int]:
+        """The partitions with messages behind the cursor; there may be 100,000."""
+        partitions = self._partitions
+        if self.partition_starts or self.start_us:
+            cursors = map(self.cursor, range(len(partitions)))
+            return [
+                index
+                for index, (where, cursor) in enumerate(zip(partitions, cursors, strict=True))
+                if cursor is not None and cursor < where.end
+            ]
+        # The same without a call for each partition: where the group has no cursor it reads all or nothing.
+        reads_all = self.start_us == 0
+        own = self.leases.cursors
+        found = [
+            index
+            for index, (where, cursor) in enumerate(zip(partitions, own, strict=False))
+            if where.offsets and (reads_all if cursor == UNSET else cursor < where.first + len(where.offsets))
+        ]
+        if reads_all:
+            found += [index for index in range(len(own), len(partitions)) if partitions[index].offsets]
+        return found
 
     def offer(self, partition: int) -> None:
         """The partition may have become claimable."""
@@ -242,17 +275,17 @@ class Group:
             self.ready.offer(partition)
 
     def advance(self, now: float) -> bool:
-        """Process deadlines: expired leases end, delays and windows elapse. True if any did."""
-        moved = False
-        for partition in self.ready.due(now):
+        """Process deadlines that have passed, of very many some: expired leases end, delays and windows
+        elapse. False when there was none."""
+        passed = self.ready.due(now, _DEADLINES_AT_ONCE)
+        for partition in passed:
             lease = self.leases.lease(partition, now)
             if lease is not None:  # renewed since
                 self.ready.wake_at(partition, lease.expires_at)
                 continue
             self.leases.end(partition)
             self.offer(partition)
-            moved = True
-        return moved
+        return bool(passed)
 
     def remember_release(self, lease_id: str, partition: int, answers: Answers) -> None:
         self._releases[lease_id, partition] = answers

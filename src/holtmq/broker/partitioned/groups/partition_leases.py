@@ -152,6 +152,14 @@ class PartitionLeases:
         self.holds.pop(partition, None)
         self.forget_attempts(partition)
 
+    def seek_all(self, positions: "array[int]") -> None:
+        """Set the cursor in every partition, UNSET where it has none; every lease ends."""
+        self.grow(len(positions) - 1)
+        self.cursors[: len(positions)] = positions
+        sparse = (self.retries, self.holds, self.attempts, self.marks, self.unmarked, self._live, self._by_id)
+        for column in sparse:
+            column.clear()
+
     def mark(self, partition: int, attempt: int, end: int) -> None:
         """Note that messages up to ``end`` were delivered, the head for the ``attempt``-th time."""
         self.marks[partition] = (attempt, end)

@@ -5,7 +5,9 @@ turn out empty, so the caller verifies it; but every claimable partition is in l
 not touch: cursors, leases, clocks.
 """
 
+import sys
 from collections import deque
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 
@@ -54,10 +56,10 @@ class ReadyPartitions:
                 self._deadlines = [(when, waiting) for waiting, when in self._due.items()]
                 heapify(self._deadlines)
 
-    def due(self, now: float) -> list[int]:
-        """Partitions whose deadline has passed; the caller must offer or plan each again."""
+    def due(self, now: float, most: int = sys.maxsize) -> list[int]:
+        """At most so many partitions whose deadline has passed; the caller must offer or plan each again."""
         passed: list[int] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
+        while self._deadlines and self._deadlines[0][0] <= now and len(passed) < most:
             at, partition = heappop(self._deadlines)
             if self._due.get(partition) == at:
                 del self._due[partition]
@@ -72,8 +74,12 @@ class ReadyPartitions:
             heappop(self._deadlines)  # outdated
         return None
 
-    def clear(self) -> None:
-        self._line.clear()
-        self._in_line = bytearray()
-        self._due.clear()
-        self._deadlines.clear()
+    def rebuild(self, line: Sequence[int], deadlines: dict[int, float]) -> None:
+        """Start again with this line and these deadlines by partition; there may be 100,000 of each."""
+        self._line = deque(line)
+        self._in_line = bytearray(max(line, default=0) + 256)
+        for partition in line:
+            self._in_line[partition] = 1
+        self._due = deadlines
+        self._deadlines = [(at, partition) for partition, at in deadlines.items()]
+        heapify(self._deadlines)
