@@ -233,9 +233,9 @@ DIFFERENCES: Final = (
     ),
     Difference(
         "message count in `basic.get-ok` of a quorum queue",
-        "without those behind the message that have expired",
-        "with them, until they reach the head",
-        "expiry is decided at the head of a queue",
+        "with or without expired messages behind it, depending on its timers",
+        "with them, until the queue's next event",
+        "a look behind the head for each get would cost more than the figure is worth",
         stays="the count is only a hint: it is old when it arrives",
     ),
     Difference(

@@ -39,7 +39,8 @@ def test_random_requests_to_every_route_are_answered(caplog: pytest.LogCaptureFi
 )
 def test_a_string_that_is_not_utf_8_is_a_bad_request(path: str, body: bytes) -> None:
     with TestBroker() as broker:
-        answer = httpx.post(f"{broker.http_url}{path}", content=body, timeout=60)
+        json = {"Content-Type": "application/json"}
+        answer = httpx.post(f"{broker.http_url}{path}", content=body, headers=json, timeout=60)
 
     assert answer.status_code == 400
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from holtmq.cli import main
+from holtmq.journal import JournalFailed
 from holtmq.node import Node
 from holtmq.testing import TestBroker
 
@@ -80,7 +82,8 @@ def test_a_second_reason_replaces_the_first_and_the_time_stays(places: Places) -
 
 def test_a_journal_that_failed_says_everywhere_what_to_do(places: Places) -> None:
     places.broker.disk.fail_next_sync()
-    places.broker.call(lambda node: node.broker.declare_queue(node.broker.vhost("/"), "q", durable=True))
+    with suppress(JournalFailed):  # the broker's own work may have met the failing sync first
+        places.broker.call(lambda node: node.broker.declare_queue(node.broker.vhost("/"), "q", durable=True))
     places.broker.clock.advance(60)
     advice = "Check the disk, then restart the node"
 

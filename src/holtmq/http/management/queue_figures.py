@@ -23,7 +23,7 @@ def use_of(call: Call, queue: Queue, unacked_bytes: int) -> dict[str, object]:
     if not isinstance(queue, WorkQueue):
         return {"readers": {NODE: len(queue.consumers)}}
     now = call.context.clock()
-    used = call.context.started_at if queue.figures.used is None else queue.figures.used
+    used = queue.used_ms / 1000 if queue.figures.used is None else queue.figures.used
     capacity = consumer_capacity(queue, int(now))
     in_memory = queue.store.in_memory
     bytes_in_memory = queue.bytes * in_memory // len(queue) if in_memory else 0  # by the mean size
