@@ -144,6 +144,8 @@ def plain(value: object) -> object:
             return float(value)
         case Timestamp():
             return int(value)
+        case msgspec.Raw():
+            return msgspec.json.decode(value)
         case _:
             return value
 

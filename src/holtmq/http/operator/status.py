@@ -5,6 +5,7 @@ pools, workers) are zero or empty, never missing.
 """
 
 from collections import Counter
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from holtmq.broker.partitioned.commands.admin import queue_named
@@ -12,11 +13,21 @@ from holtmq.broker.partitioned.counters import QueueCounts
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import count_queue
-from holtmq.http.engine.endpoints import LOOK, LOOK_AT_QUEUE, MONITOR, Call, Endpoint
+from holtmq.http.engine.endpoints import LOOK, LOOK_AT_QUEUE, MONITOR, Call, Endpoint, Stream
 from holtmq.http.engine.history import MINUTE_US, bucket_minutes, summed
+from holtmq.http.engine.request import JSON
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms
-from holtmq.http.operator.resources import counts_of, page_of, partition_rows, queue_head, selected, six
+from holtmq.http.operator.resources import (
+    Row,
+    counts_of,
+    page_of,
+    partition_rows,
+    queue_head,
+    selected,
+    six,
+    with_partitions,
+)
 from holtmq.http.queues.configure import options_out
 
 _HOUR_US: Final = 60 * MINUTE_US
@@ -169,17 +180,8 @@ async def status_queues(call: Call) -> object:
 async def status_queue(call: Call) -> object:
     queue, now, stepwise = queue_named(call.service, call.path["queue"]), call.now, Stepwise()
     config, options = queue.config, options_out(queue.config)
-    partitions: list[dict[str, object]] = []
-    for index, row in await partition_rows(stepwise, queue, list(queue.indexes.values()), now):
-        await stepwise.between()
-        groups = [group for group in queue.groups.values() if group.leases.cursor(index) is not None]
-        consumed = sum(group.leases.consumed[index] for group in groups)
-        row["cursor"] = {"totalConsumed": consumed, "batchesConsumed": 0}
-        last = max((group.leases.settled_at[index] for group in groups), default=0)
-        row["lastActivity"] = iso_ms(last) if last else row["newestMessage"]
-        partitions.append(row)
     totals = six(await stepwise.run(count_queue(queue, now)))
-    return {
+    head: Row = {
         "queue": {
             **queue_head(queue),
             "priority": config.priority,
@@ -188,9 +190,24 @@ async def status_queue(call: Call) -> object:
                 "deadLetterQueue": config.files_dead_letters,
             },
         },
-        "partitions": partitions,
-        "totals": {"messages": totals, **totals},
     }
+    rows = partition_rows(stepwise, queue, list(queue.indexes.values()), now)
+    rows = _with_cursors(stepwise, queue, rows)
+    return Stream(with_partitions(head, rows, {"totals": {"messages": totals, **totals}}), JSON)
+
+
+async def _with_cursors(
+    stepwise: Stepwise, queue: PartitionedQueue, partitions: AsyncGenerator[list[tuple[int, Row]], None]
+) -> AsyncGenerator[list[tuple[int, Row]], None]:
+    async for rows in partitions:
+        for index, row in rows:
+            await stepwise.between()
+            groups = [group for group in queue.groups.values() if group.leases.cursor(index) is not None]
+            consumed = sum(group.leases.consumed[index] for group in groups)
+            row["cursor"] = {"totalConsumed": consumed, "batchesConsumed": 0}
+            last = max((group.leases.settled_at[index] for group in groups), default=0)
+            row["lastActivity"] = iso_ms(last) if last else row["newestMessage"]
+        yield rows
 
 
 async def analytics(call: Call) -> object:
