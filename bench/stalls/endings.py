@@ -91,7 +91,7 @@ def import_policies(site: Site, count: int) -> Callable[[], object]:
         for number in range(count)
     ]
     body = json.dumps({"policies": policies}).encode()
-    return lambda: site.http.post("/api/definitions", content=body).raise_for_status()
+    return lambda: site.load_definitions(body)
 
 
 def publish_to_readers(site: Site, count: int) -> Callable[[], object]:

@@ -75,6 +75,10 @@ class Site:
     channel: BlockingChannel
     http: httpx.Client
 
+    def load_definitions(self, document: bytes) -> None:
+        headers = {"Content-Type": "application/json"}
+        self.http.post("/api/definitions", content=document, headers=headers).raise_for_status()
+
     def get(self, path: str) -> None:
         self.http.get(path).raise_for_status()
 

@@ -59,7 +59,7 @@ def load_definitions(site: Site, count: int) -> Callable[[], object]:
         "arguments": {},
     }
     body = json.dumps({"queues": queues, "exchanges": [exchange], "bindings": bindings}).encode()
-    return lambda: site.http.post("/api/definitions", content=body).raise_for_status()
+    return lambda: site.load_definitions(body)
 
 
 def list_bindings(site: Site, count: int) -> Callable[[], object]:

@@ -45,23 +45,31 @@ class BadPattern(ValueError):
 class NamePattern:
     """A compiled expression."""
 
-    __slots__ = ("_found", "_whole", "pattern")
+    __slots__ = ("_found", "_meaning", "_whole", "pattern")
 
     def __init__(self, pattern: str, meaning: str | None = None) -> None:
         self.pattern = pattern
-        self._found = re2.Set.SearchSet(_OPTIONS)
-        self._whole = re2.Set.FullMatchSet(_DOT_MATCHES_ALL)
-        for one in (self._found, self._whole):
-            one.Add(pattern if meaning is None else meaning)
-            one.Compile()
+        self._meaning = pattern if meaning is None else meaning
+        # Made when they are needed: most patterns are used in one of the two ways, some in neither.
+        self._found: re2.Set | None = None
+        self._whole: re2.Set | None = None
 
     def found_in(self, name: str) -> bool:
         """Whether any part of the name matches."""
+        if self._found is None:
+            self._found = self._compiled(re2.Set.SearchSet(_OPTIONS))
         return self._found.Match(name.encode("utf-8", "surrogatepass")) is not None
 
     def covers(self, name: str) -> bool:
         """Whether the whole name matches; a dot matches any character, also a newline."""
+        if self._whole is None:
+            self._whole = self._compiled(re2.Set.FullMatchSet(_DOT_MATCHES_ALL))
         return self._whole.Match(name.encode("utf-8", "surrogatepass")) is not None
+
+    def _compiled(self, one: re2.Set) -> re2.Set:
+        one.Add(self._meaning)
+        one.Compile()
+        return one
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NamePattern) and other.pattern == self.pattern
@@ -73,7 +81,7 @@ class NamePattern:
         return f"NamePattern({self.pattern!r})"
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=4096)  # an import compiles each pattern in its rehearsal, and uses it after that
 def compile_pattern(pattern: str) -> NamePattern:
     """The compiled expression; raises BadPattern with the reason."""
     if len(pattern) > LONGEST:

@@ -95,15 +95,15 @@ class PolicyChanges:
     def apply_all(self, vhost: VHost) -> Iterator[Queue]:
         """Apply the current policies to every queue of a vhost, one queue per item, or for several items if
         its name is compared with many policies."""
-        policies = len(self.policies.in_vhost(vhost.name)) + len(self.operator_policies.in_vhost(vhost.name))
-        items = 1 + policies // _POLICIES_PER_ITEM
+        books = (self.policies, self.operator_policies)
         for queue in list(vhost.queues.values()):
             if not queue.deleted and self.apply(queue):
                 self._flow.touch(queue)
                 if isinstance(queue, WorkQueue) and queue.limited:
                     self._flow.enforce_limits(queue)
                 vhost.rules_changed()  # cached routes depend on which queues have limits
-            yield from repeat(queue, items)
+            policies = sum(len(book.in_vhost(vhost.name)) for book in books)  # an import adds many meanwhile
+            yield from repeat(queue, 1 + policies // _POLICIES_PER_ITEM)
 
     def apply(self, queue: Queue) -> bool:
         """Apply the current policies to one queue; return whether its options changed."""

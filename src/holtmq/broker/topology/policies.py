@@ -134,7 +134,8 @@ def make_policy(
     if target is ApplyTo.EXCHANGES and (stray := next((key for key in values if key in _QUEUE_KEYS), None)):
         raise Conflict(f"invalid key '{stray}' for {thing}: it means nothing to exchanges")
     retry = {_QUEUE_KEYS[key].option: value for key, value in values.items() if key in _RETRY_KEYS}
-    check_delayed_retry(with_values(QueueOptions(), retry), f"invalid definition for {thing}: ", "")
+    if retry:
+        check_delayed_retry(with_values(QueueOptions(), retry), f"invalid definition for {thing}: ", "")
     return Policy(vhost, name, compiled, target, priority, dict(definition), values)
 
 
