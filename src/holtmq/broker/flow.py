@@ -11,6 +11,7 @@ are on the path of each message.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Final
 
 from holtmq.broker.damage import DamageList
@@ -38,6 +39,7 @@ from holtmq.wire.property_walker import PropertyWalkers
 
 __all__ = ["Flow", "PublishOutcome"]
 
+_queue: Final = attrgetter("queue")
 _LOOKED_AT: Final = 50  # messages of a queue that is paged out, looked at in the time of one queue
 
 
@@ -191,16 +193,7 @@ class Flow:
 
     def release(self, leases: Iterable[Lease], failed: bool = False) -> None:
         """Return messages to their old places in the queue; ``failed``: their consumer was lost."""
-        by_queue: dict[int, list[Lease]] = {}
-        last: Queue | None = None
-        part: list[Lease] = []
-        for lease in leases:  # there may be 100,000, most of one queue
-            if lease.queue is not last:
-                last = lease.queue
-                part = by_queue.setdefault(id(last), [])
-            part.append(lease)
-        for part in by_queue.values():
-            queue = part[0].queue
+        for queue, part in _by_queue(leases).items():
             if queue.deleted:
                 continue
             waiting = queue.release(part, self.pager, failed)
@@ -446,6 +439,17 @@ class Flow:
     def at(self, due_ms: int, action: Callable[[], object]) -> ActionTimer:
         """Run an action at a time. Until then the timer keeps alive what the action refers to."""
         return self.timers.schedule(due_ms / 1000, action)
+
+
+def _by_queue(leases: Iterable[Lease]) -> dict[Queue, list[Lease]]:
+    """Leases by their queue, in the given order. There may be 100,000, most or all of one queue."""
+    every = list(leases)
+    if len(set(map(_queue, every))) == 1:
+        return {every[0].queue: every}
+    parts: dict[Queue, list[Lease]] = {}
+    for lease in every:
+        parts.setdefault(lease.queue, []).append(lease)
+    return parts
 
 
 def _nothing() -> None:

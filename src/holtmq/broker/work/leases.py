@@ -135,11 +135,14 @@ class Ledger:
 
     def revoke(self, holder: Holder, which: Callable[[Lease], bool] | None = None) -> list[Lease]:
         """Revoke leases of one holder, all or some. They stay known: a late ack is not an error."""
-        leases = list(holder.held.values())
-        if which is not None:
+        leases = list(holder.held.values())  # there may be 100,000
+        if which is None:
+            holder.held.clear()
+        else:
             leases = [lease for lease in leases if which(lease)]
+            for lease in leases:
+                del holder.held[lease.number]
         for lease in leases:
-            del holder.held[lease.number]
             lease.holder = None
         self._revoked += len(leases)
         if self._revoked > REVOKED_MAX:

@@ -34,6 +34,7 @@ _SHARE_BYTES: Final = 262_144
 SHED_AT_ONCE: Final = 5_000  # messages beyond a limit, which a policy may have lowered: about 10 ms
 _NO_LEVELS: Final[dict[int, SpillingFifo]] = {}
 _seq: Final = attrgetter("seq")
+_body: Final = attrgetter("body")
 _expires_ms: Final = attrgetter("expires_ms")
 
 
@@ -402,10 +403,13 @@ class WorkQueue:
         step = 1 if failed or not options.counts_failures_only else 0
         waits = bool(options.retry_delay_ms) or options.counts_failures_only
         if limit is None and not waits:
-            back = [lease.message for lease in leases]
-            returned = self.returned
-            for message in back:
-                returned[message.seq] = returned.get(message.seq, 0) + step
+            back = [lease.message for lease in leases]  # there may be 100,000
+            returned, seqs = self.returned, [*map(_seq, back)]
+            if not returned or returned.keys().isdisjoint(seqs):
+                returned.update(dict.fromkeys(seqs, step))
+            else:
+                for seq in seqs:
+                    returned[seq] = returned.get(seq, 0) + step
             self.unacked -= len(back)
             self.figures.returned += len(back)
             self.restore(back, pager)
@@ -435,7 +439,7 @@ class WorkQueue:
         if messages:
             messages.sort(key=_seq)
             self.store.restore(messages, pager)
-            self.bytes += sum([len(message.body) for message in messages])
+            self.bytes += sum(map(len, map(_body, messages)))
             if not self.expiring:
                 self.expiring = any(map(_expires_ms, messages))
 
