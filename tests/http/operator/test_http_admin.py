@@ -10,6 +10,7 @@ import httpx
 import pytest
 from http_support import Api, address, ids
 
+from holtmq.http.operator import resources
 from holtmq.testing import TestBroker
 
 
@@ -454,3 +455,20 @@ def test_a_timer_is_due_within_a_year_and_at_once_when_its_time_is_past(api: Api
     assert (far.status_code, far.json()["error"]) == (403, "timer_horizon_exceeded")
     assert past.json()["results"][0]["status"] == "scheduled"
     assert ids(api.pop("q", wait="true")) == ["t"]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/resources/queues/q", "/api/v1/status/queues/q"])
+def test_very_many_partitions_are_the_same_answer_in_pieces(
+    api: Api, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c", "d", "e"):
+        api.push("q", f"in {name}", partition=name)
+    whole = api.get(path)
+    monkeypatch.setattr(resources, "_ROWS_AT_ONCE", 2)
+
+    pieces = api.get(path)
+
+    assert "content-length" in whole.headers
+    assert "content-length" not in pieces.headers
+    assert pieces.json() == whole.json()
+    assert [row["name"] for row in pieces.json()["partitions"]] == ["a", "b", "c", "d", "e"]

@@ -134,10 +134,17 @@ async def partition_rows(
 
 
 async def with_partitions(
+    head: Row, partitions: AsyncGenerator[list[tuple[int, Row]], None], end: Row, count: int
+) -> bytes | Stream:
+    """An answer of these fields, with the partitions between them; that of very many is sent in pieces, since
+    100,000 partitions at once would hold the event loop for a third of a second."""
+    pieces = _pieces(head, partitions, end)
+    return Stream(pieces, JSON) if count > _ROWS_AT_ONCE else b"".join([piece async for piece in pieces])
+
+
+async def _pieces(
     head: Row, partitions: AsyncGenerator[list[tuple[int, Row]], None], end: Row
 ) -> AsyncGenerator[bytes, None]:
-    """One JSON object of these fields, with the partitions between them, in pieces: 100,000 partitions as one
-    answer would hold the event loop for a third of a second."""
     yield encode(head)[:-1] + b',"partitions":['
     comma = b""
     async for rows in partitions:
@@ -154,7 +161,7 @@ async def show_queue(call: Call) -> object:
         **encryption_out(queue.config, call.service.store.cipher is not None),
     }
     rows = partition_rows(stepwise, queue, list(queue.indexes.values()), now)
-    return Stream(with_partitions(queue_head(queue), rows, end), JSON)
+    return await with_partitions(queue_head(queue), rows, end, len(queue.indexes))
 
 
 async def queue_depth(call: Call) -> object:

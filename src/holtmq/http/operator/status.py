@@ -13,9 +13,8 @@ from holtmq.broker.partitioned.counters import QueueCounts
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import count_queue
-from holtmq.http.engine.endpoints import LOOK, LOOK_AT_QUEUE, MONITOR, Call, Endpoint, Stream
+from holtmq.http.engine.endpoints import LOOK, LOOK_AT_QUEUE, MONITOR, Call, Endpoint
 from holtmq.http.engine.history import MINUTE_US, bucket_minutes, summed
-from holtmq.http.engine.request import JSON
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms
 from holtmq.http.operator.resources import (
@@ -193,7 +192,8 @@ async def status_queue(call: Call) -> object:
     }
     rows = partition_rows(stepwise, queue, list(queue.indexes.values()), now)
     rows = _with_cursors(stepwise, queue, rows)
-    return Stream(with_partitions(head, rows, {"totals": {"messages": totals, **totals}}), JSON)
+    end: Row = {"totals": {"messages": totals, **totals}}
+    return await with_partitions(head, rows, end, len(queue.indexes))
 
 
 async def _with_cursors(
