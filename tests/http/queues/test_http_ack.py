@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from http_support import Api, address, ids
 
+from holtmq.http.queues import ack
 from holtmq.testing import TestBroker
 
 
@@ -384,3 +385,30 @@ def test_what_comes_again_after_a_partial_ack_says_so(api: Api) -> None:
     api.ack(second, "failed")
 
     assert [(m["transactionId"], m["deliveryAttempt"]) for m in api.pop("q", batch=1)] == [("b", 2)]
+
+
+@pytest.mark.parametrize("status", ["completed", "mixed"])
+def test_acks_in_very_many_partitions_go_in_steps_and_are_answered_alike(
+    broker: TestBroker, api: Api, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def settled(queue: str) -> list[dict[str, Any]]:
+        for name in ("a", "b", "c", "d", "e"):
+            api.push(queue, f"{name}1", f"{name}2", partition=name)
+        messages = sorted(
+            api.pop(queue, partitions=5, consumerGroup="g"), key=lambda m: m["transactionId"][1]
+        )
+        words = [status if status == "completed" or n % 4 else "failed" for n in range(len(messages))]
+        words = ["completed" if word == "mixed" else word for word in words]
+        return [{**row, "queueName": ""} for row in api.ack_batch(messages, words, consumerGroup="g")]
+
+    at_once = settled("one")
+    monkeypatch.setattr(ack, "_PARTITIONS_AT_ONCE", 2)
+
+    in_steps = settled("two")
+
+    assert in_steps == at_once
+    assert [row["index"] for row in in_steps] == list(range(10))
+    broker.crash_and_restart()
+    again = [sorted(ids(api.pop(queue, partitions=5, consumerGroup="g"))) for queue in ("one", "two")]
+    assert again[0] == again[1]
+    assert bool(again[0]) == (status == "mixed")

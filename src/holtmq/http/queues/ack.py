@@ -4,6 +4,7 @@ Owns: reading these requests and the error texts. Must not touch: the rules; a r
 ``success: false``), not an error.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -19,6 +20,7 @@ from holtmq.broker.partitioned.queue import Extension
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
 from holtmq.http.engine.request import HttpRequest
+from holtmq.http.engine.waiting_requests import as_task
 from holtmq.http.engine.wire import iso_seconds, quoted, quoted_or_null, segment
 from holtmq.http.queues.rendering import ack_answers, clean_answers
 from holtmq.http.queues.work import WorkApi
@@ -26,6 +28,7 @@ from holtmq.http.queues.work import WorkApi
 LEASE_PREFIX: Final = b"/api/v1/lease/"
 LEASE_SUFFIX: Final = b"/extend"
 NOWHERE: Final = (0, 0)  # no queue has number 0
+_PARTITIONS_AT_ONCE: Final = 1_000  # of one request: about 25 ms
 _MOST_LEASE: Final = 86_400.0
 _COMPLETED: Final = AckStatus.COMPLETED
 
@@ -93,14 +96,48 @@ class AckApi:
             return
         if not request.identity.reads_everything:
             self._check_rights(request.identity, {ack.partition_id for ack in incoming})
+        if len(incoming) > _PARTITIONS_AT_ONCE:
+            by_partition: dict[str, list[int]] = {}
+            for place, ack in enumerate(incoming):
+                by_partition.setdefault(ack.partition_id, []).append(place)
+            if len(by_partition) > _PARTITIONS_AT_ONCE:
+                as_task(
+                    "ack in steps", lambda _: self._settle_in_steps(request, incoming, group, by_partition)
+                )(request)
+                return
         now = self._clock()
         if self._settle_clean(request, incoming, group, now):
             return
-        if any(map(self._work.owns, [ack.partition_id for ack in incoming])):
-            answers = self._settle_both(incoming, group, now)
-        else:
-            answers = self._settle_partitioned(range(len(incoming)), incoming, group, now)
+        answers = self._settle_any(range(len(incoming)), incoming, group, now)
         request.answer_when_durable(self._journal, 200, f"[{','.join(answers)}]".encode())
+
+    async def _settle_in_steps(
+        self,
+        request: HttpRequest,
+        incoming: list[AckIn],
+        group: str | None,
+        by_partition: dict[str, list[int]],
+    ) -> None:
+        """Settle acks in very many partitions, some of these at a time; each partition's acks together."""
+        answers = [""] * len(incoming)
+        places_of = list(by_partition.values())
+        for start in range(0, len(places_of), _PARTITIONS_AT_ONCE):
+            chosen = places_of[start : start + _PARTITIONS_AT_ONCE]
+            places = [place for places in chosen for place in places]
+            acks = [incoming[place] for place in places]
+            found = self._settle_any(places, acks, group, self._clock())
+            for place, answer in zip(places, found, strict=True):
+                answers[place] = answer
+            await asyncio.sleep(0)
+        request.answer_when_durable(self._journal, 200, f"[{','.join(answers)}]".encode())
+
+    def _settle_any(
+        self, places: Sequence[int], incoming: Sequence[AckIn], group: str | None, now: float
+    ) -> list[str]:
+        """Settle messages of queues of either kind; ``places`` are their indexes in the request."""
+        if any(map(self._work.owns, [ack.partition_id for ack in incoming])):
+            return self._settle_both(places, incoming, group, now)
+        return self._settle_partitioned(places, incoming, group, now)
 
     def _check_rights(self, sender: Identity, partition_ids: Iterable[str]) -> None:
         """Raise 403 unless the sender may read every queue whose messages it settles."""
@@ -172,23 +209,24 @@ class AckApi:
         request.answer_when_durable(self._journal, 200, clean_answers(runs, *settled))
         return True
 
-    def _settle_both(self, incoming: Sequence[AckIn], group: str | None, now: float) -> list[str]:
-        """Settle messages of work queues and, if there are any, of partitioned queues; one answer for all.
+    def _settle_both(
+        self, places: Sequence[int], incoming: Sequence[AckIn], group: str | None, now: float
+    ) -> list[str]:
+        """Settle messages of work queues and, if there are any, of partitioned queues.
 
         Each message of a work queue has its own lease, so each is settled separately.
         """
-        answers = [""] * len(incoming)
-        work: list[int] = []
-        others: list[int] = []
-        for place, ack in enumerate(incoming):
-            (work if self._work.owns(ack.partition_id) else others).append(place)
+        answers: dict[int, str] = {}
+        work: list[tuple[int, AckIn]] = []
+        others: list[tuple[int, AckIn]] = []
+        for place, ack in zip(places, incoming, strict=True):
+            (work if self._work.owns(ack.partition_id) else others).append((place, ack))
         if others:
-            found = self._settle_partitioned(others, [incoming[place] for place in others], group, now)
-            for place, answer in zip(others, found, strict=True):
-                answers[place] = answer
-        for place, answer in self._work.settle([(place, incoming[place]) for place in work]):
-            answers[place] = answer
-        return answers
+            elsewhere = [place for place, _ in others]
+            found = self._settle_partitioned(elsewhere, [ack for _, ack in others], group, now)
+            answers.update(zip(elsewhere, found, strict=True))
+        answers.update(self._work.settle(work))
+        return [answers[place] for place in places]
 
     def _settle_run(
         self, places: Sequence[int], first: int, home: tuple[int, str], acks: list[Ack], now: float
