@@ -76,7 +76,10 @@ class Producer(threading.Thread):
 
     def __init__(self, url: str, exchange: str, key: str) -> None:
         super().__init__(name="producer", daemon=True)
-        self._url, self._exchange, self._key = url, exchange, key
+        self._exchange, self._key = exchange, key
+        self._parameters = pika.URLParameters(url)
+        self._parameters.heartbeat = 5  # a connection that hangs is replaced
+        self._parameters.blocked_connection_timeout = 10
         self._stop_it = threading.Event()
         self.confirmed: set[str] = set()
         self.sent: set[str] = set()
@@ -85,7 +88,7 @@ class Producer(threading.Thread):
         number = 0
         while not self._stop_it.is_set():
             try:
-                connection = pika.BlockingConnection(pika.URLParameters(self._url))
+                connection = pika.BlockingConnection(self._parameters)
                 channel = connection.channel()
                 channel.confirm_delivery()
                 while not self._stop_it.is_set():
