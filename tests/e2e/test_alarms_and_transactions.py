@@ -59,6 +59,17 @@ def transactional(raw: Raw, broker: TestBroker, name: str) -> RawPeer:
     return peer
 
 
+def commit_waits_for_the_end(broker: TestBroker, publisher: RawPeer, name: str, messages: int) -> None:
+    publisher.send(1, TxCommit())
+    assert publisher.is_silent()
+    assert ready(broker, name) == 0
+
+    alarm(broker, "")
+    publisher.expect(ConnectionUnblocked)
+    publisher.expect(TxCommitOk)
+    assert ready(broker, name) == messages
+
+
 @LOW
 def test_a_commit_of_publishes_waits_for_the_end_of_the_alarm_and_is_whole(
     broker: TestBroker, raw: Raw, name: str, reason: str
@@ -71,14 +82,7 @@ def test_a_commit_of_publishes_waits_for_the_end_of_the_alarm_and_is_whole(
     alarm(broker, reason)
     assert publisher.expect(ConnectionBlocked) == ConnectionBlocked(reason)
     publisher.publish(name, b"meanwhile")
-    publisher.send(1, TxCommit())
-    assert publisher.is_silent()
-    assert ready(broker, name) == 0
-
-    alarm(broker, "")
-    publisher.expect(ConnectionUnblocked)
-    publisher.expect(TxCommitOk)
-    assert ready(broker, name) == 2
+    commit_waits_for_the_end(broker, publisher, name, 2)
 
 
 @LOW
@@ -90,14 +94,7 @@ def test_a_transaction_that_begins_during_the_alarm_blocks_its_connection(
 
     publisher.publish(name, b"x")
     publisher.expect(ConnectionBlocked)
-    publisher.send(1, TxCommit())
-    assert publisher.is_silent()
-    assert ready(broker, name) == 0
-
-    alarm(broker, "")
-    publisher.expect(ConnectionUnblocked)
-    publisher.expect(TxCommitOk)
-    assert ready(broker, name) == 1
+    commit_waits_for_the_end(broker, publisher, name, 1)
 
 
 @LOW
