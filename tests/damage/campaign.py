@@ -1,7 +1,8 @@
 """Damage done to a data folder on purpose, and how each case ends.
 
-Owns: the kinds of damage, the verdict on what clients then got, and the table. Must not touch: the broker. It
-is a process that runs on the damaged folder, and clients drain it.
+Owns: the verdict on what clients then got, and the table. Must not touch: the broker. It is a process that
+runs on the damaged folder, and clients drain it. In some cases it runs, goes on over the next checkpoint, is
+killed and started again before that.
 
 Three ends are good. WHOLE: everything that was confirmed is there, byte for byte. SAID: something is missing,
 and the node says so (``/health`` and the list of damaged messages, or a repair before it). REFUSED: the node
@@ -17,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from random import Random
@@ -28,11 +30,14 @@ from click.testing import CliRunner
 
 from holtmq.cli import main
 
-from .folder import FANNED, ROUNDS, BrokerHere, BrokerProcess, DidNotStart, Found, Promise, fill, read_back
+from .brokers import BrokerHere, BrokerProcess, DidNotStart
+from .folder import AFTERWARDS, FANNED, LETTERS, ROUNDS, STATE, Found, Promise, fill, go_on, read_back
+from .kinds import IN_PLACE, KINDS, WEIGHTS, Donors
 from .places import Announced, Hurt, Message, Places
 
-_PAGE: Final = 4096
 _REPAIR_SECONDS: Final = 120
+_GOES_ON: Final = 0.4
+_WHILE_RUNNING: Final = 0.3
 
 
 class End(Enum):
@@ -56,105 +61,12 @@ class Case:
     repaired: str = ""  # after a refusal: how it is after the repair
     notes: list[str] = field(default_factory=list)
     in_process: bool = False
+    goes_on: bool = False  # the broker is killed after some work, and started again
+    while_running: bool = False  # the damage happens beside a running broker, and a scrub looks for it
 
     def __str__(self) -> str:
         notes = "".join(f"\n    {note}" for note in self.notes)
         return f"{self.seed}: {self.kind} ({self.what}): {self.end.value} {self.repaired}{notes}"
-
-
-def flip_bit(folder: Path, random: Random) -> str:
-    return _change(folder, random, 1, lambda old: bytes([old[0] ^ 1 << random.randrange(8)]))
-
-
-def change_bytes(folder: Path, random: Random) -> str:
-    return _change(folder, random, random.randrange(2, 200), lambda old: random.randbytes(len(old)))
-
-
-def zero_page(folder: Path, random: Random) -> str:
-    file = _used_file(folder, random)
-    page = random.randrange(max(_used(file) // _PAGE, 1))
-    data = bytearray(file.read_bytes())
-    piece = data[page * _PAGE : (page + 1) * _PAGE]
-    data[page * _PAGE : (page + 1) * _PAGE] = bytes(len(piece))
-    file.write_bytes(data)
-    return f"{file.name} page {page}"
-
-
-def truncate(folder: Path, random: Random) -> str:
-    file = _used_file(folder, random)
-    size = random.randrange(_used(file))
-    with file.open("r+b") as opened:
-        opened.truncate(size)
-    return f"{file.name} to {size}"
-
-
-def delete(folder: Path, random: Random) -> str:
-    file = _any_file(folder, random)
-    file.unlink()
-    return file.name
-
-
-def swap(folder: Path, random: Random) -> str:
-    suffix = random.choice((".seg", ".ckpt"))
-    one, other = random.sample(sorted(folder.glob(f"*{suffix}")), 2)
-    one_data, other_data = one.read_bytes(), other.read_bytes()
-    one.write_bytes(other_data)
-    other.write_bytes(one_data)
-    return f"{one.name} and {other.name}"
-
-
-def old_checkpoint(folder: Path, random: Random) -> str:
-    """As after a restore of some files from an older copy."""
-    older, newest = sorted(folder.glob("*.ckpt"))
-    match random.randrange(3):
-        case 0:
-            newest.write_bytes(older.read_bytes())
-            return "the older one under the newest one's name"
-        case 1:
-            newest.unlink()
-            return "only the older one is left"
-        case _:
-            older.unlink()
-            hurt = bytearray(newest.read_bytes())
-            hurt[random.randrange(len(hurt))] ^= 4
-            newest.write_bytes(hurt)
-            return "the older one is gone, the newest is damaged"
-
-
-KINDS: Final[dict[str, Callable[[Path, Random], str]]] = {
-    "bit": flip_bit,
-    "bytes": change_bytes,
-    "zeroed page": zero_page,
-    "truncation": truncate,
-    "deleted file": delete,
-    "swapped files": swap,
-    "old checkpoint": old_checkpoint,
-}
-_WEIGHTS: Final = {"bit": 4, "bytes": 2, "zeroed page": 2, "truncation": 2}
-
-
-def _change(folder: Path, random: Random, size: int, change: Callable[[bytes], bytes]) -> str:
-    file = _used_file(folder, random)
-    data = bytearray(file.read_bytes())
-    at = random.randrange(_used(file))
-    data[at : at + size] = change(bytes(data[at : at + size]))
-    file.write_bytes(data)
-    return f"{file.name} offset {at}, {size} bytes"
-
-
-def _any_file(folder: Path, random: Random) -> Path:
-    return random.choice(sorted(path for path in folder.iterdir() if path.name != "lock"))
-
-
-def _used_file(folder: Path, random: Random) -> Path:
-    """Segments most of the time: that is where most bytes are."""
-    files = sorted(folder.glob("*.seg")) if random.random() < 0.7 else [_any_file(folder, random)]
-    return random.choice(files)
-
-
-def _used(file: Path) -> int:
-    """Up to the last byte that was written: what lies behind it in a preallocated segment means nothing."""
-    return max(len(file.read_bytes().rstrip(b"\0")), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +76,11 @@ class Base:
     folder: Path
     promise: Promise
     places: Places
+    donors: Donors
+
+    def including(self, added: dict[str, str]) -> Base:
+        """With what was published after the damage."""
+        return replace(self, promise={**self.promise, AFTERWARDS: added})
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +93,14 @@ class Bases:
     def written(cls, scratch: Path, rounds: int = ROUNDS) -> Bases:
         """One whose broker was killed, one whose broker was stopped."""
         made = []
+        foreign = scratch / "foreign"
+        foreign.mkdir()
+        fill(foreign, kill=True, rounds=min(rounds, 3), letter="f")
         for name, kill in (("killed", True), ("stopped", False)):
-            folder = scratch / name
+            folder, older = scratch / name, scratch / f"older-{name}"
             folder.mkdir()
-            promise = fill(folder, kill=kill, rounds=rounds)
-            made.append(Base(folder, promise, Places.of(folder)))
+            promise = fill(folder, kill=kill, rounds=rounds, older=older)
+            made.append(Base(folder, promise, Places.of(folder), Donors(older, foreign)))
         return cls(made)
 
 
@@ -189,17 +109,35 @@ def run_case(
 ) -> Case:
     """Damage a copy, start a broker on it (``holt serve``, or ``in_process``), drain it, judge."""
     random = Random(seed)
-    names = [name for name in KINDS for _ in range(_WEIGHTS.get(name, 1))]
-    case = Case(seed, kind or random.choice(names), in_process=in_process)
+    names = [name for name in KINDS for _ in range(WEIGHTS.get(name, 1))]
+    case = Case(seed, kind or random.choice(names), in_process=in_process, goes_on=random.random() < _GOES_ON)
+    case.while_running = case.kind in IN_PLACE and random.random() < _WHILE_RUNNING
     base = bases.folders[random.randrange(len(bases.folders))]
     folder = Path(tempfile.mkdtemp(dir=scratch))
     try:
         shutil.copytree(base.folder, folder, dirs_exist_ok=True)
-        case.what = f"{base.folder.name}: {KINDS[case.kind](folder, random)}"
-        _judge_start(case, folder, base)
+        running = _started(case, folder) if case.while_running else None
+        case.what = f"{base.folder.name}: {KINDS[case.kind](folder, random, base.donors)}"
+        if running is None or _scrub_sees(case, folder, base, running):
+            _judge_start(case, folder, base)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return case
+
+
+def _scrub_sees(case: Case, folder: Path, base: Base, running: BrokerHere | BrokerProcess) -> bool:
+    """Whether a scrub beside the running broker, which is killed then, sees damage in a closed segment."""
+    last = max(path.name for path in base.folder.glob("*.seg"))
+    records, hurt = base.places.records, base.places.compared_with(folder)
+    closed = [at for at in hurt.harmed if records[at].file != last]
+    scrubbed = _holt(case, "scrub", folder)
+    running.kill()
+    if scrubbed.returncode not in (0, 1) or (closed and scrubbed.returncode == 0):
+        case.end = End.WEDGED
+        case.notes.append(f"scrub: {scrubbed.stdout[-500:]}{scrubbed.stderr[-500:]}")
+        return False
+    case.what += ", while a broker runs"
+    return True
 
 
 def _judge_start(case: Case, folder: Path, base: Base) -> None:
@@ -250,23 +188,51 @@ def _holt(case: Case, verb: str, folder: Path, *options: str) -> subprocess.Comp
 
 
 def _drain(case: Case, folder: Path, base: Base, hurt: Hurt, said: str = "") -> End:
+    log: list[str] = []
+    added: dict[str, str] = {}
     try:
-        broker = BrokerHere(folder) if case.in_process else BrokerProcess(folder)
-    except TimeoutError as exc:
+        broker = _started(case, folder)
+        if case.goes_on:
+            with _killed_after(case, broker, log):
+                added = go_on(broker)
+            broker = _started_again(case, folder)
+        with _killed_after(case, broker, log):
+            found = read_back(broker)
+    except (TimeoutError, _Wedged) as exc:
         case.notes.append(str(exc))
         return End.WEDGED
+    return judge(case, base.including(added), hurt, found, log, said)
+
+
+class _Wedged(Exception):
+    """A client got an error, or a broker that had started does not start again."""
+
+
+@contextmanager
+def _killed_after(case: Case, broker: BrokerHere | BrokerProcess, log: list[str]) -> Iterator[None]:
     try:
-        found = read_back(broker)
+        yield
     except Exception as exc:
-        case.notes.append(f"a client: {exc!r}")
         case.notes += broker.log[-8:]
-        return End.WEDGED
+        raise _Wedged(f"a client: {exc!r}") from exc
     finally:
         broker.kill()
-    return _verdict(case, base, hurt, found, broker.log, said)
+        log += broker.log
 
 
-def _verdict(case: Case, base: Base, hurt: Hurt, found: Found, log: list[str], said: str) -> End:
+def _started(case: Case, folder: Path) -> BrokerHere | BrokerProcess:
+    return BrokerHere(folder) if case.in_process else BrokerProcess(folder)
+
+
+def _started_again(case: Case, folder: Path) -> BrokerHere | BrokerProcess:
+    try:
+        return _started(case, folder)
+    except DidNotStart as exc:
+        raise _Wedged(f"no second start: {str(exc)[-1500:]}") from exc
+
+
+def judge(case: Case, base: Base, hurt: Hurt, found: Found, log: list[str], said: str) -> End:
+    """How a case ended. ``said``: what a repair announced; ``log``: of the brokers."""
     if any("Traceback" in line for line in log):
         case.notes += [line for line in log if "Traceback" in line][:3]
         return End.WEDGED
@@ -275,7 +241,7 @@ def _verdict(case: Case, base: Base, hurt: Hurt, found: Found, log: list[str], s
         (place, name)
         for place, got in found.messages.items()
         for name, body in got.items()
-        if not _is_genuine(place, name, body) or promise[place].get(name, body) != body
+        if not _is_genuine(place, name, body) or promise.get(place, {}).get(name, body) != body
     ]
     missing = [
         (place, name)
@@ -313,23 +279,24 @@ def _unannounced(
         ("given up, but there", (place, name))
         for place, got in found.messages.items()
         for name in got
-        if places.body.get((place, name), -1) in announced
+        if place not in STATE and places.body.get((place, name), -1) in announced
     ]
     return faults
 
 
 def _is_genuine(place: str, name: str, body: str) -> bool:
     """Whether a message that came back says that it is the one of this name in this place."""
-    if place == "letters":
-        place = "log"
-    prefix = name if place == "staged" else f"{'fanned' if place in FANNED else place} {name}"
+    place = LETTERS.get(place, place)
+    prefix = f"{'fanned' if place in FANNED else place} {name}"
     return body == prefix or body.startswith(f"{prefix} ")
 
 
 def _is_listed(base: Base, found: Found, message: Message) -> bool:
     """Whether the node names the message as one it cannot read. A dead letter's is one of its queue."""
     place = "log" if message[0] == "letters" else message[0]
-    position = base.places.body[message]
+    position = base.places.body.get(message)
+    if place == "late":
+        return any(row["where"] == "delayed" and row["position"] == position for row in found.damaged)
     return any(row["queue"].endswith(place) and row["position"] == position for row in found.damaged)
 
 

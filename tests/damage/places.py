@@ -5,7 +5,8 @@ stretches that a repair announces. Must not touch: the verdict.
 
 A message needs its body's record. As long as the log after the older checkpoint is replayed it also needs the
 records that made it visible: the events of a push, the staging and the commit of a batch, the ack that made
-it a dead letter.
+it a dead letter. Rows and timers are state: after the checkpoint they need only their record in the log, and
+before it none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from holtmq.broker.partitioned.commands.staging_records import decode_publicatio
 from holtmq.broker.partitioned.events import Acked, Pushed, decode_all
 from holtmq.broker.records.changes import Kind
 from holtmq.journal.disk import OsDisk
-from holtmq.journal.inspection import SegmentReport, check, dump
+from holtmq.journal.dumping import dump
+from holtmq.journal.inspection import SegmentReport, check
 from holtmq.journal.records import FRAME_SIZE
 from holtmq.journal.segment import HEADER_SIZE
 
@@ -28,7 +30,9 @@ from .folder import FANNED, letter_at
 
 Message = tuple[str, str]  # place, name
 
-_BODY: Final = re.compile(rb"(plain|levels|solid|events|fanned|log|staged) (\d+-\d+(?:-\d+)?)")
+_BODY: Final = re.compile(
+    rb"(plain|levels|solid|events|fanned|log|staged|late|doomed|rows|timers) (\d+-\d+(?:-\d+)?)"
+)
 _SAID: Final = (
     re.compile(r"^Give up (?P<size>\d+) bytes at position (?P<first>\d+) ", re.MULTILINE),
     re.compile(r"^Give up what \S+ held, positions (?P<first>\d+) to (?P<stop>\d+):", re.MULTILINE),
@@ -75,7 +79,7 @@ class Places:
             places.records[position] = Record(record.source, offset, FRAME_SIZE + len(payload))
             made_visible: list[Message] = []
             match record.kind:
-                case Kind.MESSAGE | Kind.PARTITIONED_BODY:
+                case Kind.MESSAGE | Kind.PARTITIONED_BODY | Kind.DELAYED | Kind.KEYED | Kind.TIMED:
                     for message in _named(payload):
                         places.body[message] = position
                         places.others.setdefault(message, set())
@@ -108,11 +112,11 @@ class Places:
 
     def needs(self, message: Message) -> set[int]:
         """Positions of the records without which a message may be missing."""
-        return {self.body[message], *self.others[message]}
+        return {*self.others.get(message, ()), *([self.body[message]] if message in self.body else [])}
 
     def compared_with(self, damaged: Path) -> Hurt:
         """What a damaged copy has lost."""
-        files = {file.name: file.read_bytes() for file in damaged.glob("*.seg")}
+        files = {file.name: file.read_bytes() for file in damaged.glob("*.seg") if file.is_file()}
         harmed: set[int] = set()
         lost_maps: set[str] = set()
         for name in {record.file for record in self.records.values()}:
@@ -155,19 +159,13 @@ def _offset(segment: SegmentReport, position: int) -> int:
 
 
 def _named(payload: bytes) -> list[Message]:
-    found = _BODY.search(payload)
-    if found is None:
-        return []
-    place, name = found[1].decode(), found[2].decode()
-    if place == "staged":
-        name = f"staged {name}"
-    return [(one, name) for one in FANNED] if place == "fanned" else [(place, name)]
-
-
-def _bytes(file: Path, record: Record) -> bytes:
-    with file.open("rb") as opened:
-        opened.seek(record.offset)
-        return opened.read(record.size)
+    named: list[Message] = []
+    for found in _BODY.finditer(payload):
+        place, name = found[1].decode(), found[2].decode()
+        if place == "doomed":  # until it is dead-lettered, under the same name; the last one counts
+            place = "dead"
+        named += [(one, name) for one in FANNED] if place == "fanned" else [(place, name)]
+    return named
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import pytest
+
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.commands.staging_records import StagedRow, Winner
 from holtmq.broker.partitioned.events import Acked, decode_all
@@ -23,8 +25,10 @@ from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import recover
 from holtmq.broker.records.rehearsal import live_positions
 from holtmq.journal import FileJournal, JournalOptions, open_journal
+from holtmq.journal.dumping import dump
 from holtmq.journal.fake_disk import FakeDisk
-from holtmq.journal.inspection import check, dump
+from holtmq.journal.inspection import check
+from holtmq.journal.records import FRAME_SIZE
 from holtmq.journal.repair import apply_repair, plan_repair
 from holtmq.journal.segment import HEADER_SIZE
 from holtmq.journal.viewing import ViewingJournal
@@ -219,3 +223,40 @@ def test_a_damaged_record_takes_only_what_depends_on_it() -> None:
         again.push("many", "p0", "p3", "p9")
         assert len(again.stored()["many"]) == len(stored["many"]) + 3
         again.journal.close()
+
+
+@pytest.mark.parametrize("how", ["push", "stage"])
+@pytest.mark.parametrize("gone", range(5))
+def test_a_batch_that_lost_its_head_and_first_bodies_keeps_the_others(how: str, gone: int) -> None:
+    running = Running(FakeDisk())
+    running.push("many", "p0")
+    before = running.journal.end
+    if how == "push":
+        running.push("many", *[f"p{number % 2}" for number in range(5)])
+    else:
+        rows = [StagedRow("many", "p0", running.body()) for _ in range(5)]
+        running.service.staging.stage("job", 1, 0, 0, 0, rows, 1.0)
+        running.journal.flush()
+        for _ in running.service.staging.commit("job", 1, [Winner(0, 0, 5)], 1.0):
+            pass
+        running.journal.flush()
+    running.push("many", "p1")
+    promised = running.stored()["many"]
+    running.journal.close()
+    disk = running.disk
+    bodies = [
+        record.position
+        for record in dump(disk, check(disk))
+        if record.kind == Kind.PARTITIONED_BODY and record.position is not None and record.position > before
+    ]
+    (segment,) = [name for name in disk.list() if name.endswith(".seg")]
+    data = bytearray(disk.content(segment))
+    first, stop = bodies[0] - FRAME_SIZE + HEADER_SIZE, bodies[gone] + HEADER_SIZE
+    data[first:stop] = bytes(stop - first)
+    disk.replace(segment, bytes(data))
+
+    repair(disk)
+    again = Running(disk)
+
+    assert again.stored()["many"] == [promised[0], *promised[1 + gone :]]
+    again.journal.close()

@@ -6,20 +6,26 @@ import asyncio
 import errno
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pika
 import pytest
 from click.testing import CliRunner, Result
 
+from alert_rules import firing
+from holtmq.broker.damage import DamageList
 from holtmq.broker.work import damage_review
+from holtmq.cli import main as holt_command
 from holtmq.cli.journal import journal as command
 from holtmq.config import Config, Journal, Limits
 from holtmq.journal import disk
 from holtmq.journal.interface import RecordUnreadable
+from holtmq.journal.memory import MemoryJournal
 from holtmq.testing import TestBroker
 from holtmq.testing.views import work_queue
 from holtmq.verify.http_workload import place_of
@@ -75,7 +81,7 @@ class Node:
 
     def hurt(self, text: bytes) -> None:
         """Behind a checkpoint, so that a start does not read it; one bit. The second time undoes it."""
-        self.broker.call(lambda node: node.checkpoints.make())
+        self.checkpoint()  # complete: a stop may come before its file is in place
         self.broker.stop()
         file, *_ = self.segments_with(text)
         data = bytearray(file.read_bytes())
@@ -124,12 +130,33 @@ def test_a_work_queue_goes_on_without_it(node: Node, arguments: dict[str, object
     health = node.call("GET", "/health")
     (row,) = node.call("GET", "/api/v1/system/damaged")["messages"]
     assert health["status"] == "degraded"
-    assert "1 messages cannot be read" in health["reason"]
+    assert "1 message cannot be read and was set aside" in health["reason"]
     assert (row["where"], row["vhost"], row["queue"]) == ("queue", "/", "work")
     assert row["size"] > len(BODIES[2])
     assert "checksum" in row["reason"]
     metrics = httpx.get(f"{node.broker.http_url}/metrics/prometheus").text
     assert "holt_messages_unreadable 1.0" in metrics
+
+
+def test_it_is_a_finding_and_the_alert_fires(node: Node) -> None:
+    node.publish("work")
+    node.hurt(BODIES[2])
+    drained(node.channel, "work")
+
+    said = CliRunner().invoke(holt_command, ["stuck", "--url", node.broker.http_url])
+    overview = node.call("GET", "/api/v1/dashboard/overview")
+    metrics = httpx.get(f"{node.broker.http_url}/metrics", headers={"accept": "text/plain"}).text
+
+    (finding,) = overview["findings"]
+    assert finding["rule"] == "damage"
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(finding["since"] / 1000))
+    assert (said.exit_code, said.output) == (
+        1,
+        f"bad   node: 1 message cannot be read and is set aside; since {since}\n",
+    )
+    assert firing(metrics) == {("HoltMQUnreadableMessages",)}
+    node.repair()
+    assert node.call("GET", "/api/v1/dashboard/attention")["findings"] == []
 
 
 def test_a_queue_goes_on_behind_a_bad_sector(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,12 +204,16 @@ def test_it_stays_listed_over_restarts_and_checkpoints_until_a_repair_settles_it
     assert json.loads(listed.output.splitlines()[0])["name"] == "work"
     drained(node.channel, "work")
 
+    since = node.broker.call(lambda running: running.broker.flow.damage.since_ms)
+    assert since is not None
+    node.broker.clock.advance(hours=1)
     node.broker.call(lambda running: running.checkpoints.make())
     node.broker.restart()
     assert node.call("GET", "/health")["status"] == "degraded"
     node.broker.call(lambda running: running.checkpoints.make())
     node.broker.crash_and_restart()
     assert node.call("GET", "/health")["status"] == "degraded"
+    assert [one["since"] for one in node.call("GET", "/api/v1/dashboard/attention")["findings"]] == [since]
 
     assert "Give up" in node.repair()
 
@@ -417,3 +448,15 @@ def test_the_durability_check_counts_such_a_dead_letter_as_lost(node: Node) -> N
     found = asyncio.run(door.read(Ports(node.broker.amqp_port, node.broker.http_port)))
 
     assert door.record.compare(found).lost == [name]
+
+
+def test_an_entry_of_an_older_version_has_no_time_and_then_none_is_claimed() -> None:
+    damage = DamageList(MemoryJournal())
+    damage.now_ms = lambda: 5
+    damage.note("queue", "/", "new", RecordUnreadable("x", 8, "x"))
+    assert damage.since_ms == 5
+
+    damage.fold(msgspec.msgpack.encode([["queue", "/", "old", 4, 0, "x", None]]))
+
+    assert [row.found_ms for row in damage.rows] == [5, None]
+    assert damage.since_ms is None

@@ -12,6 +12,8 @@ import json
 import shutil
 import sys
 import tempfile
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ import httpx
 import pika
 import pyarrow as pa
 
+from holtmq.broker.partitioned.commands.staging_records import Winner
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.testing import TestBroker, VirtualClock
+from holtmq.testing.faulty_node import FaultyNode
 
 GOLDEN = Path(__file__).parent / "golden"
 _DELAY_MS = 40 * 24 * 3600 * 1000
@@ -39,6 +43,7 @@ class Golden:
         self.amqp = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
         self.channel = self.amqp.channel()
         self.channel.confirm_delivery()
+        self._pieces: Iterator[None] | None = None  # a commit that is not complete when the broker stops
 
     def close(self) -> None:
         self.amqp.close()
@@ -52,8 +57,11 @@ class Golden:
         self._checkpoint()
         self._work("second")
         self._partitioned("second")
-        for _ in range(3):  # compaction waits until two checkpoints agree
+        for _ in range(2):  # compaction waits until two checkpoints agree
             self._checkpoint()
+        self._stage_in_pieces()
+        self._checkpoint()
+        self._publish_a_piece()
         self._stage()
         self._spool()
 
@@ -117,6 +125,8 @@ class Golden:
         soon = pika.BasicProperties(delivery_mode=2, headers={"x-delay": 10})
         self.channel.basic_publish("later", "order.soon", f"{when}-soon".encode(), soon)
         self.broker.clock.advance(seconds=1)
+        lost = pika.BasicProperties(delivery_mode=1, headers={"x-delay": _DELAY_MS})
+        self.channel.basic_publish("later", "order.late", f"{when}-lost".encode(), lost)
         transient = pika.BasicProperties(delivery_mode=1)
         for number in range(40):  # enough to leave memory, see ``write``
             self.channel.basic_publish("", "passing", f"{when}-{number}".encode(), transient)
@@ -162,15 +172,38 @@ class Golden:
     def _stage(self) -> None:
         for batch in range(2):
             for task in (1, 0):  # committed in another order than they were staged in
-                sink = io.BytesIO()
-                table = pa.table({"payload": [json.dumps({"batch": batch, "task": task})]})
-                with pa.ipc.new_stream(sink, table.schema) as stream:
-                    stream.write_table(table)
-                where = f"/api/v1/staging/job/{batch}/{task}/0"
-                answer = self.http.put(where, content=sink.getvalue(), params={"part": 0, "queue": "out"})
-                assert answer.status_code == 200, answer.text
+                self._stage_row("job", batch, task, "out")
         tasks = [{"task": task, "attempt": 0, "rows": 1} for task in (0, 1)]
         self._call("POST", "/api/v1/staging/job/0/commit", {"tasks": tasks})
+
+    def _stage_in_pieces(self) -> None:
+        """Two batches that several records publish: a whole one, and the first piece of another."""
+        for batch in range(2):
+            for task in range(3):
+                self._stage_row("pieces", batch, task, "pieces")
+        tasks = [{"task": task, "attempt": 0, "rows": 1} for task in range(3)]
+        self._call("POST", "/api/v1/staging/pieces/0/commit", {"tasks": tasks})
+        self._publish_a_piece()
+
+    def _publish_a_piece(self) -> None:
+        def publish(node: FaultyNode) -> None:
+            staging, clock = node.partitioned.staging, node.clock
+            if self._pieces is None:
+                self._pieces = staging.commit("pieces", 1, [Winner(task, 0, 1) for task in range(3)], clock())
+            before = node.journal.end
+            while node.journal.end == before:
+                next(self._pieces)
+
+        self.broker.call(publish)
+
+    def _stage_row(self, writer: str, batch: int, task: int, queue: str) -> None:
+        sink = io.BytesIO()
+        table = pa.table({"payload": [json.dumps({"batch": batch, "task": task})]})
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        where = f"/api/v1/staging/{writer}/{batch}/{task}/0"
+        answer = self.http.put(where, content=sink.getvalue(), params={"part": 0, "queue": queue})
+        assert answer.status_code == 200, answer.text
 
     def _spool(self) -> None:
         self._call("POST", "/api/v1/system/maintenance", {"enabled": True})
@@ -203,7 +236,10 @@ class Golden:
         vhosts = sorted(row["name"] for row in self._call("GET", "/api/vhosts"))
         grants = self._call("GET", "/api/permissions/other/anna")
         (policy,) = self._call("GET", "/api/policies")
+        self.broker.call(lambda node: deque(node.partitioned.staging.finish(node.clock()), maxlen=0))
+        pieces = self._popped("pieces", "audit")  # from the third format on
         return {
+            **({"pieces": pieces} if pieces else {}),
             "work": work,
             "stream": [payload.decode() for payload in rows["payload"].to_pylist()],
             "log": self._popped("log", "audit"),
@@ -273,10 +309,12 @@ def start(folder: Path) -> TestBroker:
 
 def write(folder: Path) -> None:
     """Fill a new folder. Segments and what stays in memory are small, so that few messages are enough."""
+    from holtmq.broker.partitioned.commands import staging
     from holtmq.broker.work import spilling_fifo
     from holtmq.testing import broker as testing
 
     spilling_fifo.HEAD_MAX, spilling_fifo.HEAD_KEEP, spilling_fifo.TAIL_MAX = 16, 8, 4  # type: ignore[misc]
+    staging.ATOMIC_ROWS, staging.PIECE_ROWS = 2, 1  # type: ignore[misc]
     testing._SEGMENT_BYTES = 6 << 10  # type: ignore[misc]
     with start(folder) as broker:
         golden = Golden(broker)

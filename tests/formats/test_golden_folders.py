@@ -12,7 +12,8 @@ from golden_folder import GOLDEN, read
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.rehearsal import live_positions
 from holtmq.journal.disk import OsDisk
-from holtmq.journal.inspection import check, dump
+from holtmq.journal.dumping import dump
+from holtmq.journal.inspection import check
 from holtmq.journal.viewing import ViewingJournal
 
 _VERSIONS = sorted(path.stem for path in GOLDEN.glob("*.json"))

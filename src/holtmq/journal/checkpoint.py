@@ -163,13 +163,13 @@ def _verify(file: File, position: int, name: str) -> Checkpoint:
     return Checkpoint(position, epoch, tuple(array("Q", bases)), size, writer)
 
 
-def written_as(file: File) -> int | None:
-    """The position in the header, whatever the file's name; None when the header is damaged."""
+def written_by(file: File) -> tuple[int, int] | None:
+    """Position and epoch in the header, whatever the file's name; None when the header is damaged."""
     head = file.pread(_HEADER_SIZE, 0)
     if len(head) < _HEADER_SIZE or _CHECKSUM.pack(crc32(head[: _HEADER.size])) != head[_HEADER.size :]:
         return None
-    magic, _, _, _, position, _ = _HEADER.unpack_from(head)
-    return int(position) if magic == _MAGIC else None
+    magic, _, _, _, position, epoch = _HEADER.unpack_from(head)
+    return (int(position), int(epoch)) if magic == _MAGIC else None
 
 
 def read_checkpoint(disk: Disk, position: int) -> Iterator[tuple[int, bytes]]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from .checksum import crc32
 from .disk import Disk
-from .segment import TEMPORARY
+from .replacing import replace_file
 
 NAME: Final = "dropped"
 _HEAD: Final = Struct("<8sHHI")  # magic, version, reserved, stretches
@@ -77,11 +77,4 @@ def write_dropped(disk: Disk, dropped: Dropped) -> None:
     stretches = dropped.stretches
     numbers = array("Q", [number for stretch in stretches for number in stretch])
     raw = _HEAD.pack(_MAGIC, _VERSION, 0, len(stretches)) + numbers.tobytes()
-    file = disk.open(NAME + TEMPORARY, create=True)
-    try:
-        file.pwrite([raw + _CHECKSUM.pack(crc32(raw))], 0)
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(NAME + TEMPORARY, NAME)
-    disk.sync_dir()
+    replace_file(disk, NAME, raw + _CHECKSUM.pack(crc32(raw)))

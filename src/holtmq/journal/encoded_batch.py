@@ -27,10 +27,6 @@ class EncodedBatch:
         self._loose: list[bytes] = []  # frames and payloads after them
         self._loose_bytes = 0
 
-    @property
-    def is_empty(self) -> bool:
-        return self.size == FRAME_SIZE
-
     def add(self, kind: int, payload: bytes) -> int:
         """Add a record; return its offset in the batch."""
         if kind < FIRST_FREE_KIND:
@@ -53,15 +49,6 @@ class EncodedBatch:
             self._checksum = crc32(part, self._checksum)
         self._parts += loose
         self._loose_bytes = 0
-
-    def extend(self, other: EncodedBatch) -> None:
-        """Add all records of another batch, which is not used afterwards. Costs nothing per record."""
-        self._take_in()
-        other._take_in()
-        size = other.size - FRAME_SIZE
-        self._checksum = combine(self._checksum, other._checksum, size)
-        self._parts += other._parts
-        self.size += size
 
     def finish(self) -> list[bytes]:
         """The whole record in pieces: whole records, or a frame or a payload alone."""

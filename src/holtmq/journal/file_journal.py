@@ -75,12 +75,14 @@ class FileJournal:
         notify: Defer | None,
         later: Later | None = None,
         dropped: Dropped | None = None,
+        flush: Callable[[], None] = lambda: None,
     ) -> None:
         self._disk = disk
         self._options = options
         self._defer = defer
         self._later = later
         self._notify = notify
+        self._flush = flush  # sends what callbacks have to say to clients, where the next turn would be late
         self._failed: JournalFailed | None = None
         self._state = "its recovery has not been read to the end"  # why append must raise; "" when open
         self._epoch = 0
@@ -159,6 +161,7 @@ class FileJournal:
 
     def stats(self) -> JournalStats:
         stats = replace(self._stats)
+        stats.polled_commits = self._writer_thread.polled_commits
         stats.segments = len(self._segments)
         stats.bytes_on_disk = self._segments.bytes_on_disk
         return stats
@@ -349,27 +352,27 @@ class FileJournal:
             callbacks, self._idle_callbacks = self._idle_callbacks, []
             tell(callbacks, self._failed)
 
-    def read(self, position: int) -> tuple[int, bytes]:
+    def read(self, position: int, kind: int | None = None) -> tuple[int, bytes]:
         if position >= self._written:
             return self._read_unwritten(position)
-        return read_mending(self._reader.read, position, self._mend)
+        return read_mending(lambda at: self._reader.read(at, kind), position, self._mend)
 
-    def read_many(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
+    def read_many(self, positions: Sequence[int], kind: int | None = None) -> list[tuple[int, bytes]]:
         written = self._written
         if not positions or max(positions) < written:
-            return self._read_files(positions)
+            return self._read_files(positions, kind)
         self._join_chunks()
-        return self._unwritten.read_mixed(positions, written, self._read_files)
+        return self._unwritten.read_mixed(positions, written, lambda some: self._read_files(some, kind))
 
-    def _read_files(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
-        return read_mending(self._reader.read_many, positions, self._mend)
+    def _read_files(self, positions: Sequence[int], kind: int | None) -> list[tuple[int, bytes]]:
+        return read_mending(lambda some: self._reader.read_many(some, kind), positions, self._mend)
 
-    def run_reader(self) -> ReadRuns:
-        reader = RunReader(self._reader)
+    def run_reader(self, kind: int | None = None) -> ReadRuns:
+        reader = RunReader(self._reader, kind)
 
         def read(positions: array[int]) -> list[Run]:
             if positions and highest(positions) >= self._written:
-                return [Loose([payload for _, payload in self.read_many(positions)])]
+                return [Loose([payload for _, payload in self.read_many(positions, kind)])]
             return read_mending(reader.read, positions, self._mend)
 
         return read
@@ -487,7 +490,7 @@ class FileJournal:
         log.writer.syncs = self._options.sync
         self._checkpointer.mirror = log.mirror
         self._state = ""
-        self._writer_thread.start(log.writer, self._notify, self._later, self._collect)
+        self._writer_thread.start(log.writer, self._notify, self._later, self._collect, self._flush)
 
     def close(self) -> None:
         if self._state == "it is closed":

@@ -1,13 +1,13 @@
 """Inspects a journal without opening it: whether a broker would start, and every unreadable stretch.
 
-Owns: the report that ``holt journal check`` prints and the records that ``dump`` prints. Whether a broker
-would start is decided by the code that opens a journal (``recovery``). Must not touch: the files; it reads.
+Owns: the report that ``holt journal check`` prints. Whether a broker would start is decided by the code that
+opens a journal (``recovery``). Must not touch: the files; it reads.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -29,6 +29,7 @@ from .segment import (
     read_index,
     segment_name,
 )
+from .strays import WithoutFiles, find_strays
 from .versions import version_name
 
 # Replays the records as a broker does; JournalError when it refuses them. Returns the positions of the
@@ -45,6 +46,7 @@ class Where(Enum):
     ABSENT = "absent"  # messages in queues that no file holds
     CHECKPOINT = "checkpoint"
     MANIFEST = "manifest"
+    STRAY = "stray"  # a file that does not belong into the folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class CheckReport:
     folder: str
     refusal: str = ""  # why a broker would not start; "" when it would
     too_new: bool = False  # nothing is damaged: a later version of the program wrote it
+    unopened: bool = False  # a file cannot be opened, so that nothing more is known
     warnings: list[str] = field(default_factory=list)
     segments: list[SegmentReport] = field(default_factory=list)
     checkpoint: int | None = None
@@ -103,8 +106,12 @@ def check(disk: Disk, fold: Fold | None = None) -> CheckReport:
     """
     report = CheckReport(disk.folder)
     live = _start(disk, report, fold)
-    if report.too_new:
+    if report.too_new or report.unopened:
         return report
+    strays = find_strays(disk)
+    if strays:
+        disk = WithoutFiles(disk, frozenset(stray.name for stray in strays))
+        report.problems += [Problem(Where.STRAY, stray.name, 0, 0, 0, stray.reason) for stray in strays]
     try:
         _check_files(disk, report, live)
     except JournalTooNew as exc:  # beside a damaged file, which was found first
@@ -152,6 +159,9 @@ def _start(disk: Disk, report: CheckReport, fold: Fold | None) -> Sequence[array
     except JournalError as exc:
         report.refusal = str(exc)
         report.too_new = isinstance(exc, JournalTooNew)
+    except OSError as exc:
+        report.refusal = f"opening {disk.folder}: {exc}; make the file readable, or restore it from a backup"
+        report.unopened = True
     return live
 
 
@@ -349,43 +359,3 @@ def read_one(file: File, offset: int) -> tuple[int, bytes]:
     if len(head) < 8 or length > file.size() - offset:
         raise BadRecord(offset, "the record is cut short")
     return record_at(head + file.pread(length, offset + 8), 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """One line of a dump."""
-
-    source: str  # file name
-    position: int | None  # None inside a checkpoint
-    kind: int
-    payload: bytes
-
-
-def dump(disk: Disk, report: CheckReport) -> Iterator[Listed]:
-    """Every readable record: those of the newest whole checkpoint, then those of the segments by position."""
-    if report.checkpoint is not None:
-        for kind, payload in read_checkpoint(disk, report.checkpoint):
-            yield Listed(checkpoint_name(report.checkpoint), None, kind, payload)
-    for segment in report.segments:
-        if segment.header is None:
-            continue
-        file = disk.open(segment.name)
-        try:
-            yield from _listed(file, segment, segment.header)
-        finally:
-            file.close()
-
-
-def _listed(file: File, segment: SegmentReport, header: SegmentHeader) -> Iterator[Listed]:
-    if header.compacted:
-        damaged = {damage.position for damage in segment.damages}
-        table = segment.held or PositionTable(array("Q"), array("Q"))
-        for position, offset in zip(table.positions, table.offsets, strict=True):
-            if position not in damaged:
-                yield Listed(segment.name, position, *read_one(file, offset))
-        return
-    at = segment.base
-    for damage in [*segment.damages, Damage(segment.end, 0, "")]:
-        for position, kind, payload in walk_segment(file, header, at, damage.position):
-            yield Listed(segment.name, position, kind, payload)
-        at = damage.position + damage.size

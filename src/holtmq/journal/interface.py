@@ -105,6 +105,7 @@ class JournalStats:
     records: int = 0
     bytes_written: int = 0
     commits: int = 0  # group commits: one write and one sync each
+    polled_commits: int = 0  # those that the event loop's thread has sent and awaited itself
     syncs: int = 0
     last_sync_seconds: float = 0.0
     commit_seconds: Durations = field(default_factory=Durations)  # write and sync of each group
@@ -208,15 +209,19 @@ class Journal(Protocol):
         """Hand what is waiting to the writer now. Without a loop: write, sync and run the callbacks here."""
         ...
 
-    def read(self, position: int) -> tuple[int, bytes]:
-        """The record at a position that ``append`` returned, durable yet or not."""
+    def read(self, position: int, kind: int | None = None) -> tuple[int, bytes]:
+        """The record at a position that ``append`` returned, durable yet or not.
+
+        ``kind``: RecordUnreadable if the record is of another one. In a file that holds what it should not
+        hold, such as old contents, a whole record of another kind may stand where a message was.
+        """
         ...
 
-    def read_many(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
+    def read_many(self, positions: Sequence[int], kind: int | None = None) -> list[tuple[int, bytes]]:
         """The records at these positions, in the given order; ascending positions are cheap."""
         ...
 
-    def run_reader(self) -> ReadRuns:
+    def run_reader(self, kind: int | None = None) -> ReadRuns:
         """A function that reads many records at once, for one sequential scan."""
         ...
 

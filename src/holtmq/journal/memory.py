@@ -119,16 +119,16 @@ class MemoryJournal:
         tell(callbacks, self._failed)
         self._finish_checkpoint()
 
-    def read(self, position: int) -> tuple[int, bytes]:
+    def read(self, position: int, kind: int | None = None) -> tuple[int, bytes]:
         try:
             return self._records[position]
         except KeyError:
             raise JournalCorrupt(f"no record was appended at position {position}") from None
 
-    def read_many(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
-        return [self.read(position) for position in positions]
+    def read_many(self, positions: Sequence[int], kind: int | None = None) -> list[tuple[int, bytes]]:
+        return [self.read(position, kind) for position in positions]
 
-    def run_reader(self) -> ReadRuns:
+    def run_reader(self, kind: int | None = None) -> ReadRuns:
         return lambda positions: [Loose([payload for _, payload in self.read_many(positions)])]
 
     def refetch(self, position: int) -> bool:

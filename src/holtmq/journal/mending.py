@@ -24,8 +24,11 @@ from .records import (
     PREFIX,
     PREFIX_SIZE,
     SYNC,
+    SYNC_SIZE,
+    BadRecord,
     decode_sync,
     find_syncs,
+    record_at,
 )
 from .segment import HEADER_SIZE, SegmentHeader
 
@@ -34,6 +37,10 @@ _WHOLE: Final = (BATCH, FILLER, LOST)
 # the start of a record of many megabytes: without a limit, 64 MiB of garbage would take hours.
 _SEARCH_BYTES: Final = 8 << 30
 _USED: Final = re.compile(rb"[^\0]")
+_SYNC_LENGTH: Final = SYNC_SIZE - PREFIX_SIZE
+_SYNC_FRAME: Final = re.compile(
+    re.escape(_SYNC_LENGTH.to_bytes(4, "little")) + rb"(?s:....)" + KIND_BYTES[SYNC]
+)
 _SMALL: Final = 64 << 10  # records up to this size are found however much was searched
 
 
@@ -64,6 +71,23 @@ def examine(file: File, header: SegmentHeader, start: int, stop: int) -> Mended:
     return Mended(found.damages, found.records, start + found.end)
 
 
+def foreign_stretches(file: File, header: SegmentHeader) -> list[tuple[int, int]]:
+    """Where the contents of another file are, shown by a SYNC record of it. Much faster than ``examine``."""
+    base = header.base
+    data = file.pread(file.size() - HEADER_SIZE, HEADER_SIZE)
+    found = _Examination(data, header.marker, base, base + len(data))
+    stretches: list[tuple[int, int]] = []
+    stop = 0
+    for match in _SYNC_FRAME.finditer(data):
+        at = match.start()
+        if at < stop or not found.is_foreign_sync(at) or found.is_whole(at):
+            continue
+        first, stop = found.around(at)
+        if first <= at:  # else it is in a message's body
+            stretches.append((base + first, base + stop))
+    return stretches
+
+
 def mend(file: File, header: SegmentHeader, damages: list[Damage]) -> None:
     """Write LOST records over these stretches; the caller syncs."""
     for damage in damages:
@@ -72,14 +96,24 @@ def mend(file: File, header: SegmentHeader, damages: list[Damage]) -> None:
         missing = offset + damage.size - file.size()
         if missing > 0:
             file.pwrite([bytes(missing)], file.size())
-        # The whole stretch is written, not only its frame: a disk replaces a bad sector when it is written.
-        body = KIND_BYTES[LOST] + file.pread(length - 1, offset + FRAME_SIZE)
+        # The whole stretch is written, not only its frame: a disk replaces a bad sector when it is written,
+        # and old contents may hold whole records at positions of messages.
+        body = KIND_BYTES[LOST] + bytes(length - 1)
         file.pwrite([PREFIX.pack(length, crc32(body, length)), body], offset)
     for batch in dict.fromkeys(damage.batch for damage in damages if damage.batch is not None):
         offset = batch - header.base + HEADER_SIZE
         length = PREFIX.unpack(file.pread(PREFIX_SIZE, offset))[0]
         body = KIND_BYTES[BATCH] + file.pread(length - 1, offset + FRAME_SIZE)
         file.pwrite([PREFIX.pack(length, crc32(body, length)), KIND_BYTES[BATCH]], offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """The first damage of a commit: what follows it may be another file's, up to the next genuine SYNC."""
+
+    at: int
+    damages: int  # noted before it
+    records: int  # counted before it
 
 
 class _Examination:
@@ -96,13 +130,51 @@ class _Examination:
 
     def walk(self) -> None:
         at = 0
+        doubt: _Doubt | None = None
         while at < self.size:
             end = self._whole(at, self.size)
             if end:
+                if self.data[at + PREFIX_SIZE] == SYNC:
+                    doubt = None
                 self._count(at, end)
                 at = self.end = end
                 continue
-            at = self._damaged(at)
+            doubt = doubt or _Doubt(at, len(self.damages), self.records)
+            if self.is_foreign_sync(at):
+                at = self._not_ours(doubt, at)
+                doubt = None
+            else:
+                at = self._damaged(at)
+
+    def is_whole(self, at: int) -> bool:
+        return self._whole(at, self.size) > 0
+
+    def around(self, at: int) -> tuple[int, int]:
+        """The first damage after the commit before ``at`` begins, and where the next commit begins."""
+        index = bisect_left(self._syncs, at)
+        first = self._syncs[index - 1] if index else 0
+        while end := self._whole(first, self.size):
+            first = end
+        return first, self._search_stop(at)
+
+    def is_foreign_sync(self, at: int) -> bool:
+        """Whether a whole SYNC record is here that was written for another segment or another place.
+
+        The caller knows that it is not a whole record of this segment.
+        """
+        try:
+            kind, _ = record_at(self.data[at : at + SYNC_SIZE], 0)
+        except BadRecord:
+            return False
+        return kind == SYNC
+
+    def _not_ours(self, doubt: _Doubt, at: int) -> int:
+        """Old contents of other files, from the first damage of this commit to the next commit."""
+        del self.damages[doubt.damages :]
+        self.records = doubt.records
+        stop = self._search_stop(at)
+        self._note(doubt.at, stop, "another file's contents are here")
+        return stop
 
     def _count(self, at: int, end: int) -> None:
         kind = self.data[at + PREFIX_SIZE]
@@ -183,7 +255,9 @@ class _Examination:
             is_searched = length <= _SMALL or self._searched < _SEARCH_BYTES
             if place + PREFIX_SIZE + length <= stop and is_searched:
                 self._searched += length
-                if self._whole(place, stop, inside=inside):
+                if self._whole(place, stop, inside=inside) or (
+                    length == _SYNC_LENGTH and not inside and self.is_foreign_sync(place)
+                ):
                     return place
             place += 1
         return stop

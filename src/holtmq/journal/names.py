@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from .checkpoint import checkpoint_name, position_of, written_as
+from .checkpoint import checkpoint_name, position_of, written_by
 from .disk import Disk
 from .interface import JournalError
-from .segment import TEMPORARY, base_of, own_base, segment_name
+from .segment import TEMPORARY, base_of, created_by, segment_name
+from .strays import find_strays
 
 REMOVED: Final = ".removed"
 _MOVED: Final = ".moved"
@@ -23,7 +24,13 @@ def wrong_names(disk: Disk) -> list[tuple[str, str]]:
     """
     right: set[str] = set()
     found: list[tuple[str, str]] = []
+    try:
+        strays = {stray.name for stray in find_strays(disk)}
+    except OSError:  # a file that cannot be opened: the check says so
+        return []
     for name in disk.list():
+        if name in strays:
+            continue
         own = _own_name(disk, name)
         if own == name:
             right.add(name)
@@ -67,12 +74,12 @@ def _own_name(disk: Disk, name: str) -> str | None:
     try:
         if base_of(plain) is not None:
             file = disk.open(name)
-            base = own_base(file)
-            return None if base is None else segment_name(base)
+            made = created_by(file)
+            return None if made is None else segment_name(made[0])
         if position_of(plain) is not None:
             file = disk.open(name)
-            position = written_as(file)
-            return None if position is None else checkpoint_name(position)
+            made = written_by(file)
+            return None if made is None else checkpoint_name(made[0])
     except (OSError, JournalError):
         return None
     finally:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
@@ -31,7 +32,9 @@ class PolledCommits:
         writer: LogWriter,
         turn: threading.Lock,
         later: Later,
-        report: Callable[[Commit | Exception], None],
+        note: Callable[[Commit], None],
+        collect: Callable[[], None],
+        flush: Callable[[], None],
         hand_over: Callable[[BegunCommit | Group], None],
     ) -> None:
         self._writer = writer
@@ -39,8 +42,11 @@ class PolledCommits:
         # thread, and the thread puts off a heartbeat.
         self._turn = turn
         self._later = later
-        self._report = report
+        self._note = note  # a result, for ``collect``
+        self._collect = collect
+        self._flush = flush
         self._hand_over = hand_over
+        self.count = 0  # commits that were reported without the writer thread
         self._begun: BegunCommit | None = None
         self._waiting: list[Group] = []
         self._polls_until = 0.0
@@ -84,9 +90,9 @@ class PolledCommits:
             return
         try:
             commit = self._begun.poll()
-        except Exception as exc:  # the writer is in an unknown state, and keeps its turn
-            self._begun = None
-            self._report(exc)
+        except Exception as exc:  # the writer is in an unknown state: its thread ends it
+            self._begun = _Failed(exc)
+            self.leave_to_thread()
             return
         if commit is not None:
             self._committed(commit)
@@ -97,15 +103,18 @@ class PolledCommits:
             self.leave_to_thread()
 
     def _committed(self, commit: Commit) -> None:
+        self.count += 1
         self._begun = None
         self._turn.release()
+        self._note(commit)  # before the writer thread gets the next groups, and can note theirs
         groups, self._waiting = self._waiting, []
         if groups and not self._begin(groups):
             self._waiting = groups
             self._hand_over_waiting()
         self._ended_at = monotonic()
-        self._report(commit)
+        self._collect()
         if self._expects_next and self._begun is None:
+            self._flush()  # one client waits: its confirm need not wait for the node's next turn
             self._later(0, self._await_next)
 
     def _await_next(self) -> None:
@@ -118,3 +127,16 @@ class PolledCommits:
         groups, self._waiting = self._waiting, []
         for group in groups:
             self._hand_over(group)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """In place of a commit of which nothing is known."""
+
+    error: Exception
+
+    def poll(self) -> Commit | None:
+        return None
+
+    def finish(self) -> Commit:
+        raise self.error

@@ -16,6 +16,7 @@ from .checksum import crc32
 from .disk import Disk, File
 from .dropped import Dropped
 from .interface import FIRST_FREE_KIND, JournalCorrupt, JournalError, PositionNotHeld, RecordUnreadable
+from .mending import foreign_stretches
 from .records import FRAME_SIZE, KIND_BYTES, PREFIX, PREFIX_SIZE, BadRecord, record_at
 from .segment import HEADER_SIZE, PositionTable, SegmentHeader, read_header, read_index, segment_name
 
@@ -51,6 +52,8 @@ class LogReader:
         self._bases = sorted(bases)
         self._handles = max(handles, 1)
         self._open: OrderedDict[int, OpenSegment] = OrderedDict()
+        self._examined: set[int] = set()  # segments with damage
+        self.foreign: dict[int, list[tuple[int, int]]] = {}  # stretches of other files' contents, by segment
 
     def add(self, base: int) -> None:
         insort(self._bases, base)
@@ -59,6 +62,8 @@ class LogReader:
         """Close the handle after a compaction; with ``gone``, also forget the deleted segment."""
         if gone and base in self._bases:
             self._bases.remove(base)
+        self._examined.discard(base)
+        self.foreign.pop(base, None)
         segment = self._open.pop(base, None)
         if segment is not None:
             segment.file.close()
@@ -67,13 +72,41 @@ class LogReader:
         while self._open:
             self._open.popitem()[1].file.close()
 
-    def read(self, position: int) -> tuple[int, bytes]:
+    def read(self, position: int, kind: int | None = None) -> tuple[int, bytes]:
         segment = self.segment_for(position)
         offset = self.locate(segment, position)
         data = self._load(segment, offset, _PAGE)
-        return self.parse(segment, data, 0, offset, position)
+        found = self.parse(segment, data, 0, offset, position)
+        if self.foreign:
+            self.refuse_foreign((position,))
+        if kind is not None and found[0] != kind:
+            raise self.of_another_kind(position)
+        return found
 
-    def read_many(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
+    def read_many(self, positions: Sequence[int], kind: int | None = None) -> list[tuple[int, bytes]]:
+        found = self._read_many(positions)
+        if self.foreign:
+            self.refuse_foreign(positions)
+        if kind is not None:
+            for position, (own, _) in zip(positions, found, strict=True):
+                if own != kind:
+                    raise self.of_another_kind(position)
+        return found
+
+    def refuse_foreign(self, positions: Sequence[int]) -> None:
+        """Raise for the first of these that lies among the contents of another file."""
+        for position in positions:
+            segment = self.segment_for(position)
+            for first, stop in self.foreign.get(segment.base, ()):
+                if first <= position < stop:
+                    offset = self.locate(segment, position)
+                    raise self._damage(segment, offset, position, "another file's contents are here")
+
+    def of_another_kind(self, position: int) -> RecordUnreadable:
+        segment = self.segment_for(position)
+        return self._damage(segment, self.locate(segment, position), position, "another record is here")
+
+    def _read_many(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
         found: list[tuple[int, bytes]] = []
         segment: OpenSegment | None = None
         data = b""
@@ -204,7 +237,17 @@ class LogReader:
             raise self._damage(segment, offset, position, "no record that was appended starts here")
         return record
 
+    def _examine(self, segment: OpenSegment) -> None:
+        """At the first damage of a segment: its bytes may be another file's, with whole records in them."""
+        if segment.base in self._examined or segment.header.compacted or segment.base == self._bases[-1]:
+            return
+        self._examined.add(segment.base)
+        stretches = foreign_stretches(segment.file, segment.header)
+        if stretches:
+            self.foreign[segment.base] = stretches
+
     def _damage(self, segment: OpenSegment, offset: int, position: int, reason: str) -> RecordUnreadable:
+        self._examine(segment)
         folder = self._disk.folder
         text = (
             f"segment {folder}/{segment_name(segment.base)} is damaged at offset {offset} "

@@ -35,6 +35,7 @@ from .records import (
     inner_records,
 )
 from .segment import HEADER_SIZE, SegmentHeader, base_of, read_header, segment_name
+from .strays import refuse_foreign
 
 _READ: Final = 1 << 20
 _ZEROS: Final = bytes(_READ)
@@ -91,6 +92,7 @@ def advice(folder: str) -> str:
 
 def survey(disk: Disk) -> Survey:
     """Read every header and choose a checkpoint; JournalCorrupt when the files do not fit together."""
+    refuse_foreign(disk)
     bases: list[int] = []
     marks: list[int] = []
     for name in disk.list():

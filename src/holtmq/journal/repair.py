@@ -44,6 +44,8 @@ def plan_repair(disk: Disk, fold: Fold | None = None) -> RepairPlan:
     """Plan the repair of the problems that ``check`` finds. Changes nothing."""
     report = check(disk, fold)
     plan = RepairPlan(report)
+    if report.too_new or report.unopened:
+        return plan  # nothing is known to be lost
     mark = None if report.checkpoint is None else verify_checkpoint(disk, report.checkpoint)
     usable = [segment for segment in report.segments if segment.header is not None]
     for problem in report.problems:
@@ -54,6 +56,8 @@ def plan_repair(disk: Disk, fold: Fold | None = None) -> RepairPlan:
                 plan.aside.append(problem.name)
         elif problem.where is Where.SEGMENT:
             _give_up_segment(plan, problem, usable)
+        elif problem.where is Where.STRAY:
+            plan.aside.append(problem.name)
     plan.headers = [segment for segment in usable if segment.header_damaged]
     plan.mended = [segment for segment in usable if segment.damages and not segment.compacted]
     plan.dropped += [
@@ -250,6 +254,8 @@ def describe(plan: RepairPlan) -> list[str]:
             lines.append(
                 f"Give up what {problem.name} held, positions {problem.position}{until}: {problem.text}."
             )
+        elif problem.where is Where.STRAY:
+            lines.append(f"{problem.name} does not belong here: {problem.text}.")
         elif problem.where is Where.MANIFEST:
             lines.append(f"Write the manifest again: {problem.text}.")
     if plan.begins is not None:

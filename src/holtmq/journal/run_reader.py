@@ -65,10 +65,11 @@ def _rising(positions: array[int]) -> bool:
 class RunReader:
     """One sequential scan, call by call. It verifies every record that it returns."""
 
-    __slots__ = ("_batch", "_log")
+    __slots__ = ("_batch", "_kind", "_log")
 
-    def __init__(self, log: LogReader) -> None:
+    def __init__(self, log: LogReader, kind: int | None = None) -> None:
         self._log = log
+        self._kind = kind  # that every record must have
         self._batch = (0, 0)  # positions of the last verified batch: the next call may begin inside it
 
     def read(self, positions: array[int]) -> list[Run]:
@@ -89,7 +90,7 @@ class RunReader:
         return runs
 
     def _singly(self, positions: array[int]) -> Loose:
-        return Loose([payload for _, payload in self._log.read_many(positions)])
+        return Loose([payload for _, payload in self._log.read_many(positions, self._kind)])
 
     def _stretch(self, segment: OpenSegment, positions: array[int]) -> Framed:
         # Start one frame earlier: a batch may begin there. Before the first record is the file's header.
@@ -103,6 +104,10 @@ class RunReader:
                 data += segment.file.pread(missing, offset + len(data))
         found = Framed(data, base, positions)
         self._check(segment, found, offset)
+        if self._log.foreign:
+            self._log.refuse_foreign(positions)
+        if self._kind is not None:
+            self._check_kinds(found, self._kind)
         segment.file.will_need(offset + len(data), _STRETCH)
         return found
 
@@ -138,6 +143,18 @@ class RunReader:
                 self._log.parse(segment, data, where, offset + where, position)  # raises with the reason
             at += 1
         self._batch = low, high
+
+    def _check_kinds(self, found: Framed, kind: int) -> None:
+        data, base, positions = found
+        numpy = sys.modules.get("numpy")
+        if numpy is None:
+            wrong = [at for at in positions if data[at - base + PREFIX_SIZE] != kind]
+        else:
+            places = numpy.frombuffer(positions, numpy.uint64).astype(numpy.int64) - (base - PREFIX_SIZE)
+            others = numpy.frombuffer(data, numpy.uint8)[places] != kind
+            wrong = [positions[int(index)] for index in numpy.flatnonzero(others)[:1]]
+        if wrong:
+            raise self._log.of_another_kind(wrong[0])
 
     @staticmethod
     def _intact_batch(segment: OpenSegment, data: bytes, at: int, offset: int) -> int:

@@ -102,13 +102,13 @@ def read_header(file: File, base: int, folder: str, at: int = 0) -> SegmentHeade
     return SegmentHeader(base, epoch, marker, compacted, end, index_offset, count, version, writer)
 
 
-def own_base(file: File) -> int | None:
-    """The base in the header, whatever the file's name; None when the header is damaged."""
+def created_by(file: File) -> tuple[int, int] | None:
+    """Base and epoch in the header, whatever the file's name; None when the header is damaged."""
     raw = file.pread(HEADER_SIZE, 0)
     if len(raw) < HEADER_SIZE or _CHECKSUM.pack(crc32(raw[: _HEADER.size])) != raw[_HEADER.size :]:
         return None
     fields = _HEADER.unpack_from(raw)
-    return int(fields[4]) if fields[0] == _MAGIC else None
+    return (int(fields[4]), int(fields[5])) if fields[0] == _MAGIC else None
 
 
 def create_segment(disk: Disk, header: SegmentHeader, capacity: int) -> File:

@@ -5,8 +5,6 @@ Owns: reading from the files, and appends that stay in memory. Must not touch: t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from .disk import Disk
 from .dropped import read_dropped
 from .memory import MemoryJournal
@@ -25,11 +23,8 @@ class ViewingJournal(MemoryJournal):
         self._reader = LogReader(disk, bases, 4, read_dropped(disk))
         self._end = self._durable = _BEYOND
 
-    def read(self, position: int) -> tuple[int, bytes]:
-        return super().read(position) if position >= _BEYOND else self._reader.read(position)
-
-    def read_many(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
-        return [self.read(position) for position in positions]
+    def read(self, position: int, kind: int | None = None) -> tuple[int, bytes]:
+        return super().read(position, kind) if position >= _BEYOND else self._reader.read(position, kind)
 
     def close(self) -> None:
         super().close()

@@ -43,6 +43,11 @@ class WriterThread:
         """Why the writer waits, or ""."""
         return "" if self._writer is None else self._writer.stalled
 
+    @property
+    def polled_commits(self) -> int:
+        """How many commits were reported without the thread."""
+        return 0 if self._polled is None else self._polled.count
+
     def next_result(self) -> Commit | BaseException | None:
         """The oldest result that was not taken yet."""
         if not self._results:
@@ -54,9 +59,17 @@ class WriterThread:
         return result
 
     def start(
-        self, writer: LogWriter, notify: Defer | None, later: Later | None, collect: Callable[[], None]
+        self,
+        writer: LogWriter,
+        notify: Defer | None,
+        later: Later | None,
+        collect: Callable[[], None],
+        flush: Callable[[], None],
     ) -> None:
-        """With ``notify``, start a thread; it calls ``notify(collect)`` when there are results."""
+        """With ``notify``, start a thread; it calls ``notify(collect)`` when there are results.
+
+        ``flush`` sends what the callbacks that ``collect`` has run have to say to clients.
+        """
         self._writer = writer
         if notify is None:
             return
@@ -66,13 +79,11 @@ class WriterThread:
             with suppress(RuntimeError):  # the loop is closed: close() collects what is left
                 notify(collect)
 
-        def report(result: Commit | Exception) -> None:
-            self._results.append(result)
-            collect()
-
         turn = threading.Lock()
         if later is not None and writer.poll_seconds:
-            self._polled = PolledCommits(writer, turn, later, report, self._handed.put)
+            self._polled = PolledCommits(
+                writer, turn, later, self._results.append, collect, flush, self._handed.put
+            )
         self._thread = threading.Thread(
             target=_run_writer,
             args=(writer, self._handed, self._results, wake, turn),
@@ -140,10 +151,8 @@ def _run_writer(
             try:
                 if is_sealed:
                     if turn.acquire(blocking=False):
-                        try:
-                            writer.idle()
-                        finally:
-                            turn.release()
+                        writer.idle()
+                        turn.release()  # not after an error: nothing must be begun then
                 else:
                     writer.seal()
                     is_sealed, sealed_at = True, monotonic()

@@ -53,12 +53,12 @@ class Appender:
         self._known = store.session.current  # the connection on which the end of the log was compared
         self._view = view
         self._wait = threading.Event()  # never set: its wait() is a sleep
-        self._begun: PatientConnection | None = None  # where the statement of the next append was sent
+        self._begun: Stretch | None = None  # what was sent and is not yet appended
 
     def begin(self, stretch: Stretch) -> bool:
         """Send the statement of an append, if it is one statement and needs no preparation.
 
-        ``append`` must follow, with the same stretch: it waits for the answer.
+        ``end_begun`` or ``append``, with the same stretch, must follow.
         """
         connection, part = self._known, self._parts.get(stretch.header.base)
         if connection is None or part is None or not self._is_connected or stretch.start != self.end:
@@ -66,24 +66,36 @@ class Appender:
         if not self._statement.is_prepared(connection, part):
             return False
         self._store.session.warned = False
-        self._begun = connection
+        piece = b"".join(stretch.parts)
+        self._begun = stretch
         try:
-            self._statement.send(connection, stretch.start, self.epoch, b"".join(stretch.parts))
-        except psycopg.Error:
+            self._statement.send(connection, stretch.start, self.epoch, piece)
+        except Exception as exc:
             # It is unknown whether it was sent. ``append`` finds the connection closed and reads where the
             # log ends.
+            log.debug("an append was perhaps not sent", extra={"reason": str(exc)})
             self._store.session.close()
         return True
 
-    def is_appended(self) -> bool:
-        """Whether the append that was begun is committed: ``append`` returns at once. Does not block."""
-        session = self._store.session
-        if self._begun is None or session.current is not self._begun:
+    def end_begun(self) -> bool:
+        """End the append that was begun, if its answer is there and reports success. Does not block.
+
+        False: ``append`` must follow, now or later. It gets the same answer, or the same error.
+        """
+        session, connection, begun = self._store.session, self._known, self._begun
+        if begun is None or connection is None or session.current is not connection:
             return False
         try:
-            return self._statement.is_inserted(self._begun) and not session.warned
+            is_inserted = self._statement.is_inserted(connection)
         except psycopg.Error:
-            return False  # ``append`` gets the same error
+            return False
+        if not is_inserted or session.warned:
+            return False
+        self._begun = None
+        self.end = begun.end
+        if self._view.short_of_standbys:
+            self._has_standbys()
+        return True
 
     def append(self, stretches: Sequence[Stretch], meanwhile: Callable[[], None]) -> None:
         """Return when PostgreSQL has committed all of it. Fenced when another node owns the log.
@@ -92,10 +104,12 @@ class Appender:
         """
         if stretches[0].start != self.end:
             raise JournalError(f"an append at {stretches[0].start}, but the log ends at {self.end}")
+        begun, self._begun = self._begun, None
+        if begun is not None and (len(stretches) > 1 or begun is not stretches[0]):
+            raise JournalError(f"an append at {stretches[0].start}, but another one was begun")
         local = _Once(meanwhile)
-        is_begun, self._begun = self._begun is not None, None
         try:
-            self._insert(stretches, local, is_begun=is_begun)
+            self._insert(stretches, local, is_begun=begun is not None)
         except (Unreachable, errors.UniqueViolation) as exc:
             local()
             self._settle(stretches, exc)
@@ -170,8 +184,7 @@ class Appender:
             is_begun = False
             self._wait_for_standbys()
         if self._view.short_of_standbys:
-            self._view.short_of_standbys = False
-            log.warning("PostgreSQL has enough synchronous standbys again", extra={})
+            self._has_standbys()
         if session.warned:
             # A warning on a commit means that the wait for a synchronous standby was cut short. ``renew``
             # commits after it, and that commit waits again.
@@ -228,6 +241,10 @@ class Appender:
         if now.epoch != self.epoch:
             raise Fenced(f"{now.owner or 'another node'} owns the log since epoch {now.epoch}")
         return False
+
+    def _has_standbys(self) -> None:
+        self._view.short_of_standbys = False
+        log.warning("PostgreSQL has enough synchronous standbys again", extra={})
 
     def _wait_for_standbys(self) -> None:
         if not self._view.short_of_standbys:

@@ -32,6 +32,12 @@ def begin(connection: PatientConnection, log: int, epoch: int, start: int, owner
     )
 
 
+def owners(connection: PatientConnection, log: int) -> list[tuple[str, float]]:
+    """The node that began each epoch, and when (by PostgreSQL's clock, since 1970), the oldest first."""
+    query = "SELECT owner, extract(epoch FROM began)::float8 FROM holtmq.epoch WHERE log = %s ORDER BY epoch"
+    return [(owner, began) for owner, began in connection.execute(query, (log,))]
+
+
 def lowest_start_after(connection: PatientConnection, log: int, epoch: int) -> int | None:
     """Where the log ended when the next epoch began, or lower if that is long ago; None: there is none."""
     found = connection.execute(

@@ -18,9 +18,9 @@ from holtmq.journal.disk import Disk, File
 from holtmq.journal.interface import JournalCorrupt
 from holtmq.journal.manifest import NAME as MANIFEST
 from holtmq.journal.recovery import walk_segment
+from holtmq.journal.replacing import replace_file
 from holtmq.journal.segment import (
     HEADER_SIZE,
-    TEMPORARY,
     SegmentHeader,
     base_of,
     read_header,
@@ -264,14 +264,7 @@ class LocalCopy:
     def create(self, base: int, header: bytes) -> None:
         """Create an empty segment."""
         name = segment_name(base)
-        file = self._disk.open(name + TEMPORARY, create=True)
-        try:
-            file.pwrite([header], 0)
-            file.sync()
-        finally:
-            file.close()
-        self._disk.rename(name + TEMPORARY, name)
-        self._disk.sync_dir()
+        replace_file(self._disk, name, header)
         self._file, self._base = self._disk.open(name, write=True), base
         self.headers[base] = read_header(self._file, base, self._disk.folder)
         self.written = base

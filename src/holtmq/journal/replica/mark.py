@@ -15,7 +15,7 @@ from uuid import UUID
 
 from holtmq.journal.checksum import crc32
 from holtmq.journal.disk import Disk
-from holtmq.journal.segment import TEMPORARY
+from holtmq.journal.replacing import replace_file
 
 NAME: Final = "replica"
 _MAGIC: Final = b"HOLTREP\n"
@@ -54,11 +54,4 @@ def read_mark(disk: Disk) -> Mark | None:
 def write_mark(disk: Disk, mark: Mark) -> None:
     """Durably replace the mark."""
     body = _BODY.pack(_MAGIC, mark.log.bytes, mark.folder.bytes, mark.position, mark.epoch)
-    file = disk.open(NAME + TEMPORARY, create=True)
-    try:
-        file.pwrite([body + _CHECKSUM.pack(crc32(body))], 0)
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(NAME + TEMPORARY, NAME)
-    disk.sync_dir()
+    replace_file(disk, NAME, body + _CHECKSUM.pack(crc32(body)))

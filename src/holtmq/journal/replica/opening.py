@@ -72,6 +72,7 @@ class ReplicatedOpening:
         later: Later | None = None,
         clock: Callable[[], float] = time.time,
         view: ReplicaView | None = None,
+        flush: Callable[[], None] = lambda: None,
     ) -> None:
         self.view = view or ReplicaView()
         self._disk = disk or OsDisk(folder)
@@ -87,7 +88,7 @@ class ReplicatedOpening:
         self._failed_before: tuple[str, int, int] | None = None
         self._answer_seconds = max(replica.takeover_after, _ANSWER_SECONDS)
         self._store = LogStore(Session(replica.url, self._answer_seconds, "log"), replica.name)
-        self.journal = FileJournal(self._disk, self._options, defer, notify, later)
+        self.journal = FileJournal(self._disk, self._options, defer, notify, later, flush=flush)
         self.recovery = Recovery(checkpoint=self._checkpoint(), records=iter(()), epoch=0)
         self.recovery.records = self._records()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from holtmq.journal.disk import Disk, File
@@ -19,7 +19,7 @@ from .appending import Appender
 from .errors import Unreachable
 from .mark import Mark, write_mark
 from .store import LogStore, Owner
-from .view import Peer, ReplicaView, Role
+from .view import GONE, Peer, ReplicaView, Role
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,10 @@ class ReplicatedWriter(LogWriter):
 
     def committed(self, written: Commit, began: float) -> Commit:
         self._view.answered_at = time.monotonic()
-        return replace(written, seconds=time.perf_counter() - began)
+        # Not ``replace``, which takes three times as long.
+        return Commit(
+            written.groups, written.durable, written.written, written.syncs, time.perf_counter() - began
+        )
 
     def begin(self, groups: Sequence[Group]) -> BegunCommit | None:
         """Send a small commit and write it to the folder; None if it needs more than one statement.
@@ -98,7 +101,7 @@ class ReplicatedWriter(LogWriter):
             return None
         try:
             return _BegunCommit(self, began, stretches, self.write(stretches, len(groups)))
-        except OSError as exc:
+        except Exception as exc:  # the statement was sent: the commit must be ended as one that was begun
             return _BegunCommit(self, began, stretches, exc)
 
     def idle(self) -> None:
@@ -136,7 +139,7 @@ class ReplicatedWriter(LogWriter):
         return tuple(
             Peer(
                 row.name,
-                "gone" if row.role == Role.OWNER else row.role,
+                GONE if row.role == Role.OWNER else row.role,
                 row.address,
                 max(self._durable - row.position, 0),
                 round(row.behind_seconds, 3),
@@ -182,15 +185,15 @@ class _BegunCommit:
     writer: ReplicatedWriter
     began: float
     stretches: Sequence[Stretch]
-    written: Commit | OSError  # the local write
+    written: Commit | Exception  # the local write
 
     def poll(self) -> Commit | None:
-        if isinstance(self.written, OSError) or not self.writer.appender.is_appended():
+        if isinstance(self.written, Exception) or not self.writer.appender.end_begun():
             return None
-        return self.finish()
+        return self.writer.committed(self.written, self.began)
 
     def finish(self) -> Commit:
-        if isinstance(self.written, OSError):
+        if isinstance(self.written, Exception):
             raise self.written
         self.writer.appender.append(self.stretches, lambda: None)
         return self.writer.committed(self.written, self.began)

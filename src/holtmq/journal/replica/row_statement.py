@@ -23,6 +23,8 @@ _ENOUGH_STANDBYS: Final = (
     " AND (SELECT count(*) FROM pg_stat_get_wal_senders() WHERE sync_state IN ('sync', 'quorum')) >= {}"
 )
 _BINARY: Final = (1, 1, 1)
+_OK: Final = pq.ExecStatus.COMMAND_OK
+_ENDS_SESSION: Final = (b"FATAL", b"PANIC")
 _pack: Final = Struct(">q").pack
 
 
@@ -36,7 +38,8 @@ class RowStatement:
         self._min_standbys = min_standbys
         self._prepared: tuple[PatientConnection, int] | None = None
         self._poll = select.poll()
-        self._result: pq.abc.PGresult | None = None  # of the statement that was sent, if it was read
+        self._result: pq.abc.PGresult | None = None  # the last one of the statement that was sent
+        self._is_answered = False  # nothing follows the result
 
     def run(
         self,
@@ -63,44 +66,62 @@ class RowStatement:
 
     def send(self, connection: PatientConnection, position: int, epoch: int, piece: bytes) -> None:
         """Send the statement. A small one does not block: nothing else is in the socket's buffer."""
-        self._result = None
-        pgconn = connection.pgconn
-        pgconn.send_query_prepared(self._name, (_pack(position), _pack(epoch), piece), _BINARY)
-        while pgconn.flush():
-            self._wait(connection, select.POLLIN | select.POLLOUT)
-            pgconn.consume_input()
+        self._result, self._is_answered = None, False
+        values = (_pack(position), _pack(epoch), piece)
+        connection.pgconn.send_query_prepared(self._name, values, _BINARY)
+        self._flush(connection)
 
     def is_inserted(self, connection: PatientConnection) -> bool:
         """Whether the answer is there and says that the row was inserted. Does not block."""
         pgconn = connection.pgconn
         pgconn.consume_input()
-        if self._result is None and not pgconn.is_busy():
-            self._read_result(connection)
+        if not self._has_answer(pgconn):
+            return False
         result = self._result
-        return result is not None and result.status == pq.ExecStatus.COMMAND_OK and result.command_tuples == 1
+        return result is not None and result.status == _OK and result.command_tuples == 1
 
     def answer(self, connection: PatientConnection) -> bool:
         """Wait for the answer to ``send``; False when no row was inserted."""
+        return self._success(connection).command_tuples == 1
+
+    def _flush(self, connection: PatientConnection) -> None:
         pgconn = connection.pgconn
-        while self._result is None and pgconn.is_busy():
+        while pgconn.flush():
+            self._wait(connection, select.POLLIN | select.POLLOUT)
+            pgconn.consume_input()
+
+    def _success(self, connection: PatientConnection) -> pq.abc.PGresult:
+        """Wait for the answer to what was sent; raise what it reports, if that is an error."""
+        pgconn = connection.pgconn
+        while not self._has_answer(pgconn):
             self._wait(connection, select.POLLIN)
             pgconn.consume_input()
-        if self._result is None:
-            self._read_result(connection)
         result = self._result
         if result is None:
             raise psycopg.OperationalError("the connection was lost")
-        if result.status != pq.ExecStatus.COMMAND_OK and pgconn.status == pq.ConnStatus.BAD:
-            # libpq's own words, without a code of PostgreSQL that would say what kind of error it is.
+        if result.status == _OK:
+            return result
+        severity = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED)
+        if pgconn.status == pq.ConnStatus.BAD or severity in _ENDS_SESSION:
+            # libpq's own words have no code of PostgreSQL that would say what kind of error it is. And the
+            # kind does not matter when the session has ended.
             raise psycopg.OperationalError(result.error_message.decode(errors="replace").strip())
-        if result.status != pq.ExecStatus.COMMAND_OK:
-            raise errors.error_from_result(result)
-        return result.command_tuples == 1
+        raise errors.error_from_result(result)
 
-    def _read_result(self, connection: PatientConnection) -> None:
-        self._result = connection.pgconn.get_result()
-        while connection.pgconn.get_result() is not None:
-            pass
+    def _has_answer(self, pgconn: pq.abc.PGconn) -> bool:
+        """Take the results that have arrived; True when none can follow. Does not block.
+
+        PostgreSQL sends the statement's result before it commits. If the commit fails, a second result says
+        so (for instance: no room for its log, or the session was ended). So the last one counts, and only
+        when the server has said that it is ready for the next statement.
+        """
+        while not self._is_answered and not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is None:
+                self._is_answered = True
+            else:
+                self._result = result
+        return self._is_answered
 
     def forget(self, connection: PatientConnection) -> None:
         """After a rollback, at which the driver may have dropped all prepared statements."""
@@ -119,9 +140,10 @@ class RowStatement:
         if self._prepared is not None and self._prepared[0] is connection:
             connection.execute(b"DEALLOCATE " + self._name, prepare=False)
         self._prepared = None
-        result = connection.pgconn.prepare(self._name, self._text(part))
-        if result.status != pq.ExecStatus.COMMAND_OK:
-            raise errors.error_from_result(result)
+        self._result, self._is_answered = None, False
+        connection.pgconn.send_prepare(self._name, self._text(part))  # ``prepare`` would wait for ever
+        self._flush(connection)
+        self._success(connection)
         self._prepared = (connection, part)
 
     def _text(self, part: int) -> bytes:

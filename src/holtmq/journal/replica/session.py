@@ -98,6 +98,12 @@ class Session:
             if _HOPELESS.search(text) and not self._has_worked:
                 raise ReplicaRefused(f"PostgreSQL refuses: {text}") from exc
             raise Unreachable(text) from exc
+        except psycopg.Error as exc:
+            is_lost = self._connection is not None and self._connection.closed
+            self.close()
+            if is_lost:  # in whatever words
+                raise Unreachable(str(exc).strip()) from exc
+            raise
         except BaseException:
             # A connection in the middle of an exchange cannot be used again.
             self.close()

@@ -212,6 +212,11 @@ class LogStore:
         with self.session.connection() as connection:
             return epochs.lowest_start_after(connection, self.id, epoch)
 
+    def owners(self) -> list[tuple[str, float]]:
+        """The node that began each epoch, and when, the oldest first."""
+        with self.session.connection() as connection:
+            return epochs.owners(connection, self.id)
+
     def take_over(self, owner: Owner, seen: LogState, end: int) -> int | None:
         """Take the log over and return the new epoch; None when it has changed since ``seen``.
 

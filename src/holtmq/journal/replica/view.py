@@ -8,6 +8,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
+
+GONE: Final = "gone"  # the role of a former owner that has not come back
 
 
 class Role(StrEnum):
@@ -26,6 +29,16 @@ class Peer:
     behind_bytes: int
     behind_seconds: float
     seen_seconds_ago: float
+
+    @property
+    def is_gone(self) -> bool:
+        """It owned the log before and has not come back."""
+        return self.role == GONE
+
+    @property
+    def lag_seconds(self) -> float:
+        """How old the newest state is that this node is known to have."""
+        return self.behind_seconds + self.seen_seconds_ago
 
 
 @dataclass(slots=True)
