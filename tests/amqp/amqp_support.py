@@ -127,3 +127,19 @@ def publish(
 def numbers(count: int, first: int = 0) -> list[bytes]:
     """Bodies that tell each other apart."""
     return [b"%03d" % number for number in range(first, first + count)]
+
+
+def step(client: Client) -> list[Method]:
+    """The next step of what goes in steps; all that was written is durable. What the client is told."""
+    client.broker.flow.tick()
+    client.broker.flow.turn()
+    client.broker.journal.flush()
+    return client.told()
+
+
+def finish(client: Client) -> list[Method]:
+    """All steps that are left."""
+    told: list[Method] = []
+    while client.broker.long_changes:
+        told += step(client)
+    return told

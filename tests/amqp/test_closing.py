@@ -17,6 +17,7 @@ from holtmq.amqp.methods import (
     Method,
     QueueDeclare,
 )
+from holtmq.broker.work.work_queue import WorkQueue
 
 CLOSE = ConnectionClose(200, "bye", 0, 0)
 CLOSE_CHANNEL = ChannelClose(200, "bye", 0, 0)
@@ -156,3 +157,30 @@ def test_a_half_published_message_is_dropped_with_its_channel(client: Client) ->
     client.call(CLOSE_CHANNEL, ChannelOpen())
 
     assert client.bodies() == numbers(3)
+
+
+def test_consumers_of_all_channels_of_a_lost_connection_leave_each_queue_at_once(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.call(QueueDeclare("other"), QueueDeclare("leaving", auto_delete=True))
+    for number in range(2, 6):
+        client.call(ChannelOpen(), channel=number)
+        for queue in ("q", "q", "other", "leaving"):
+            client.call(BasicConsume(queue), channel=number)
+    staying = Client(client.broker)
+    staying.call(BasicConsume("q", "staying"))
+    removals: list[tuple[str, int]] = []
+    remove = WorkQueue.remove_consumers
+
+    def noted(queue: WorkQueue, gone: list[object]) -> None:
+        removals.append((queue.name, len(gone)))
+        remove(queue, gone)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(WorkQueue, "remove_consumers", noted)
+
+    client.connection.end("gone")
+
+    assert removals == [("q", 8), ("other", 4), ("leaving", 4)]
+    assert (len(client.queue("q").consumers), client.queue("other").consumers) == (1, [])
+    assert "leaving" not in client.broker.vhost("/").queues
+    assert client.broker.counts.consumers == 1

@@ -17,7 +17,7 @@ import pamqp.commands
 import pamqp.frame
 import pamqp.header
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holtmq.amqp.codec import decode_method, encode_method
@@ -89,6 +89,7 @@ def test_pamqp_knows_the_same_methods() -> None:
 
 
 @EVERY_METHOD
+@settings(max_examples=25)  # of each method; most have few fields
 @given(data=st.data())
 def test_pamqp_reads_what_we_write(kind: type[Method], data: st.DataObject) -> None:
     method = drawn(data, kind)
@@ -104,6 +105,7 @@ def test_pamqp_reads_what_we_write(kind: type[Method], data: st.DataObject) -> N
 
 
 @EVERY_METHOD
+@settings(max_examples=25)  # of each method; most have few fields
 @given(data=st.data())
 def test_we_read_what_pamqp_writes(kind: type[Method], data: st.DataObject) -> None:
     method = drawn(data, kind)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import FrozenInstanceError
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holtmq.amqp import methods as m
@@ -86,6 +86,7 @@ def test_a_method_has_the_bytes_of_the_specification(method: Method, wire: bytes
 
 
 @pytest.mark.parametrize("kind", METHODS, ids=[kind.name for kind in METHODS])
+@settings(max_examples=25)  # of each method; most have few fields
 @given(data=st.data())
 def test_every_method_comes_back_as_it_was(kind: type[Method], data: st.DataObject) -> None:
     method = data.draw(instances(kind))

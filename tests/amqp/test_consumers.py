@@ -4,6 +4,7 @@ import pytest
 from amqp_support import Client, new_broker, numbers, publish
 
 from holtmq.amqp.codes import ReplyCode
+from holtmq.amqp.consumer import Consumer
 from holtmq.amqp.methods import (
     BasicAck,
     BasicCancel,
@@ -17,12 +18,15 @@ from holtmq.amqp.methods import (
     BasicNack,
     BasicQos,
     BasicRecover,
+    ChannelClose,
     ChannelFlow,
     Method,
     QueueDeclare,
     QueueDelete,
     QueueDeleteOk,
 )
+from holtmq.broker.topology.long_changes import LongChanges
+from holtmq.broker.work.work_queue import WorkQueue
 
 
 @pytest.fixture
@@ -210,3 +214,45 @@ def test_get_takes_one_and_says_how_many_are_left(client: Client) -> None:
     assert (first.delivery_tag, first.message_count, second.delivery_tag) == (1, 1, 2)
     assert isinstance(third, BasicGetEmpty)
     assert client.queue().unacked == 1
+
+
+def test_very_many_consumers_of_a_deleted_queue_are_told_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LongChanges.add, "__defaults__", (2,))
+    broker = new_broker()
+    client = Client(broker)
+    client.connection.wants_cancel_notify = True
+    client.call(QueueDeclare("q"), QueueDeclare("other"))
+    for tag in "abcd":
+        client.call(BasicConsume("q", tag))
+
+    said = client.call(QueueDelete("q"))
+    client.call(BasicCancel("c"), BasicConsume("other", "c"))  # the tag is free again
+    channel = client.connection.channels[1]
+    first = sorted(channel.consumers)
+    while len(broker.long_changes):
+        broker.long_changes.step()
+
+    assert said == [QueueDeleteOk(0), BasicCancel("a", True), BasicCancel("b", True)]
+    assert first == ["c", "d"]
+    assert list(channel.consumers) == ["c"]
+    assert channel.consumers["c"].queue.name == "other"
+    assert len(broker.vhost("/").queues["other"].consumers) == 1
+
+
+@pytest.mark.parametrize("leaving", [1, 3, 200])
+def test_consumers_that_leave_together_leave_the_others_in_their_order(leaving: int) -> None:
+    broker = new_broker()
+    staying, going = Client(broker), Client(broker)
+    staying.call(QueueDeclare("q", arguments={"x-single-active-consumer": True}))
+    for number in range(leaving):
+        going.call(BasicConsume("q", f"g{number}"))
+        staying.call(BasicConsume("q", f"s{number}"))
+    staying.call(BasicConsume("q", "last"))
+
+    going.call(ChannelClose(200, "", 0, 0))
+
+    queue = broker.vhost("/").queues["q"]
+    assert isinstance(queue, WorkQueue)
+    tags = [one.tag for one in queue.consumers if isinstance(one, Consumer)]
+    assert tags == [*(f"s{number}" for number in range(leaving)), "last"]
+    assert queue.active is queue.consumers[0]

@@ -1,7 +1,7 @@
 """Large transactions are committed in steps: others go on meanwhile, and it is still all or nothing."""
 
 import pytest
-from amqp_support import Client, new_broker, numbers, publish
+from amqp_support import Client, finish, new_broker, numbers, publish, step
 
 from holtmq.amqp import channel, transaction
 from holtmq.amqp.methods import (
@@ -53,22 +53,6 @@ def begin(client: Client, *bodies: bytes, properties: Properties = LASTING) -> l
     return client.feed(b"".join(publish(body, properties=properties) for body in bodies)) + client.call(
         TxCommit()
     )
-
-
-def step(client: Client) -> list[Method]:
-    """The next step; what the client is told, as soon as it is durable."""
-    flow = client.broker.flow
-    flow.tick()
-    flow.turn()
-    client.broker.journal.flush()
-    return client.told()
-
-
-def finish(client: Client) -> list[Method]:
-    answers: list[Method] = []
-    while client.broker.long_changes:
-        answers += step(client)
-    return answers
 
 
 def restarted(journal: MemoryJournal) -> Client:
@@ -221,3 +205,92 @@ def test_a_journal_that_fails_meanwhile_ends_the_connection(client: Client, jour
     assert any(isinstance(answer, ConnectionClose) for answer in answers)
     assert client.bodies() == []
     assert not client.broker.flow.prepares
+
+
+def stepped(client: Client) -> tuple[list[int], list[Method]]:
+    """Finish a commit; how long the queue was before each step, and the answers."""
+    client.call(TxCommit())
+    seen: list[int] = []
+    answers: list[Method] = []
+    while client.broker.long_changes:
+        seen.append(len(client.queue()))
+        answers += step(client)
+    return seen, answers
+
+
+@pytest.mark.parametrize("is_quorum", [False, True])
+def test_messages_are_routed_by_their_headers_in_steps(
+    client: Client, journal: MemoryJournal, is_quorum: bool
+) -> None:
+    broker, vhost = client.broker, client.broker.vhost("/")
+    arguments = {"x-queue-type": "quorum"} if is_quorum else {}
+    broker.declare_queue(vhost, "even", durable=True, arguments=arguments)
+    broker.bind(vhost, "amq.headers", "q", "", {"all": True})
+    broker.bind(vhost, "amq.headers", "even", "", {"even": True})
+    for number, body in enumerate(numbers(10)):
+        mode = None if is_quorum else 2
+        kept = Properties(delivery_mode=mode, headers={"even": number % 2 == 0, "all": number < 8})
+        client.feed(publish(body, "", kept, exchange="amq.headers"))
+
+    seen, answers = stepped(client)
+
+    assert seen == [0, 0, 0]
+    assert answers == [TxCommitOk()]
+    for found in (client, restarted(journal)):
+        assert found.bodies("even") == numbers(10)[::2]
+        # A message without a mode outlives a restart where a quorum queue has it, too.
+        expected = numbers(8) if found is client or not is_quorum else numbers(8)[::2]
+        assert found.bodies("q") == expected
+    assert vhost.exchanges["amq.headers"].published == 10
+
+
+def test_copies_for_other_keys_are_made_in_steps_and_bcc_is_not_shown(client: Client) -> None:
+    client.broker.declare_queue(client.broker.vhost("/"), "copy", durable=True)
+    properties = Properties(delivery_mode=2, headers={"BCC": ["copy"], "a": 1})
+    client.feed(b"".join(publish(body, "q", properties) for body in numbers(10)))
+
+    seen, answers = stepped(client)
+
+    assert (seen, answers) == ([0, 0, 0], [TxCommitOk()])
+    assert client.bodies("copy") == client.bodies() == numbers(10)
+    headers = {m.header for run in client.queue("copy").store.drain(client.broker.flow.pager) for m in run}
+    assert not any(b"BCC" in header for header in headers)
+
+
+@pytest.mark.parametrize("room", [10, 9])
+def test_a_queue_that_refuses_is_asked_at_the_end_for_room_for_all(client: Client, room: int) -> None:
+    vhost = client.broker.vhost("/")
+    arguments = {"x-max-length": room + 2, "x-overflow": "reject-publish"}
+    client.broker.declare_queue(vhost, "narrow", durable=True, arguments=arguments)
+    other = another(client)
+    client.feed(b"".join(publish(body, "narrow", LASTING) for body in numbers(10)))
+    client.call(TxCommit())
+    other.feed(publish(b"first", "narrow") + publish(b"second", "narrow"))
+
+    (answer,) = finish(client)
+
+    assert client.bodies("narrow") == [b"first", b"second", *numbers(room)]
+    assert (answer == TxCommitOk()) == (room == 10)
+
+
+def test_a_transaction_with_delayed_messages_is_committed_in_one_go(client: Client) -> None:
+    broker, vhost = client.broker, client.broker.vhost("/")
+    broker.exchanges.declare(
+        vhost, "x", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"}
+    )
+    broker.bind(vhost, "x", "q", "")
+    properties = Properties(delivery_mode=2, headers={"x-delay": 5_000})
+    client.feed(b"".join(publish(body, "q", LASTING) for body in numbers(5)))
+    client.feed(b"".join(publish(body, "", properties, exchange="x") for body in numbers(5, first=5)))
+
+    assert stepped(client)[1] == [TxCommitOk()]
+    assert client.bodies() == numbers(5)
+    assert len(broker.flow.delayed) == 5
+
+
+def test_messages_of_a_large_transaction_are_counted(client: Client) -> None:
+    begin(client, *numbers(10))
+    finish(client)
+
+    default = client.broker.vhost("/").exchanges[""]
+    assert (default.published, default.more_copies) == (10, 0)

@@ -3,6 +3,7 @@
 import pytest
 from core_support import Bench
 
+from holtmq.broker import removals
 from holtmq.broker.turn_limits import TurnLimits
 from holtmq.broker.work import work_queue
 from holtmq.journal.fake_disk import FakeDisk
@@ -47,7 +48,7 @@ def test_rejected_messages_are_dead_lettered_in_steps_in_their_order(bench: Benc
     assert 0 < len(bench.bodies("dead")) < COUNT
     assert turns(bench) >= COUNT // 7 - 1
     assert bench.bodies("dead") == BODIES
-    assert bench.queue("q").outcasts == []
+    assert not bench.queue("q").outcasts
 
 
 @pytest.mark.parametrize("with_checkpoint", [False, True])
@@ -69,6 +70,47 @@ def test_a_crash_between_the_steps_loses_and_doubles_nothing(
     done = bench.bodies("dead")
     assert done == BODIES[: len(done)]
     assert sorted(done + bench.bodies("q")) == sorted(BODIES)
+
+
+def test_a_queue_that_is_no_longer_used_is_deleted_after_its_dead_letters_went_in_steps(bench: Bench) -> None:
+    reject_all(bench)
+    queue = bench.queue("q")
+    before = len(bench.bodies("dead"))
+
+    bench.broker.removals.remove(queue)
+
+    assert bench.vhost.queues["q"] is queue
+    assert len(bench.bodies("dead")) == before + 7
+    for _ in range(COUNT):
+        bench.advance(1)  # the next step alone, without a turn
+    assert "q" not in bench.vhost.queues
+    assert bench.bodies("dead") == BODIES
+    bench.sync()
+    bench.crash()
+    assert bench.bodies("dead") == BODIES
+    assert "q" not in bench.vhost.queues
+
+
+def test_an_exclusive_queue_dead_letters_in_steps_when_its_connection_is_lost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removals, "STEP", 5)
+    owner = object()
+    bench.broker.declare_queue(bench.vhost, "q", exclusive=True, owner=owner, arguments=LETTERS)
+    bench.fill("q", *BODIES)
+    session = bench.session()
+    session.consume("q")
+    bench.turn()
+    session.reject(*range(1, COUNT + 1))
+    session.close()
+
+    bench.broker.drop_exclusive_queues(owner)
+
+    assert bench.bodies("dead") == BODIES[:5]
+    for _ in range(COUNT):
+        bench.advance(1)
+    assert bench.bodies("dead") == BODIES
+    assert "q" not in bench.vhost.queues
 
 
 def test_a_queue_that_is_deleted_dead_letters_what_was_rejected_first(bench: Bench) -> None:

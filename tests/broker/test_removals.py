@@ -1,10 +1,13 @@
 """Very many queues are removed in steps; whatever happens between two of them, nothing is half there."""
 
+import gc
+
 import pytest
 from core_support import Bench
 
 from holtmq.broker import removals
 from holtmq.broker.errors import ResourceLocked
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.fake_disk import FakeDisk
 
 MANY = 40
@@ -107,3 +110,27 @@ def test_exclusive_queues_of_a_lost_connection_can_be_declared_again_at_once(ben
         bench.broker.declare_queue(bench.vhost, waiting[-1], exclusive=True, owner=object())
     run_out(bench)
     assert [queue for queue in bench.vhost.queues.values() if queue.owner is not None] == [again]
+
+
+@pytest.mark.parametrize("are_exclusive", [False, True])
+def test_what_is_removed_is_not_kept_until_all_is(are_exclusive: bool, bench: Bench) -> None:
+    """A hundred thousand queues would be freed at one moment."""
+    broker, owner = bench.broker, object()
+    name = f"unique {id(owner)}"
+    broker.put_vhost(name)
+    vhost = broker.vhost(name)
+    for number in range(MANY):
+        queue = "q" + str(number)
+        broker.declare_queue(vhost, queue, exclusive=are_exclusive, owner=owner if are_exclusive else None)
+    broker.flow.turn()
+
+    if are_exclusive:
+        broker.drop_exclusive_queues(owner)
+    else:
+        broker.removals.delete_vhost(name)
+    broker.flow.used.clear()  # as the sampler does
+
+    assert len(vhost.queues) == MANY - 7
+    gc.collect()
+    alive = [one for one in gc.get_objects() if isinstance(one, WorkQueue) and one.vhost == name]
+    assert len(alive) <= MANY - 6  # one is in its step

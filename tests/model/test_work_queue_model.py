@@ -431,6 +431,8 @@ class Machine(RuleBasedStateMachine):
             self.hand_out(queue, expected, self.bench.queue(name).is_redelivered(lease.message))
             queue.leased.append(expected)
             self.leases[session, lease.number] = queue, expected
+            if not queue.shape.quorum:
+                queue.drop_expired(self.model.now_ms)  # the answer counts those that are left
         self.end(turn)
 
     def some_leases(self, who: int, multiple: bool) -> tuple[Session, list[int]] | None:
@@ -771,6 +773,21 @@ class Machine(RuleBasedStateMachine):
 
 Machine.TestCase.settings = settings.get_profile("model")
 TestWorkQueueModel = Machine.TestCase
+
+
+def test_a_get_drops_what_has_expired_behind_its_message() -> None:
+    machine = Machine()
+    machine.begin(Shape(), Shape())
+    machine.commit_a_batch(keys=["q0"], persistent=False, verdict="ack", who=0)
+    machine.publish_anywhere(
+        count=1, exchange="fan", keys=["q0"], persistent=True, priority=None, size=0, ttl_ms=0, turn=True
+    )
+    machine.get(from_dead=False, turn=False, which=0, who=0)
+
+    machine.release(multiple=False, turn=True, who=0)
+
+    machine.broker_and_model_agree()
+    machine.teardown()
 
 
 def test_a_delay_whose_end_a_crash_undid_ends_again_with_a_new_message() -> None:

@@ -1,21 +1,22 @@
 """One AMQP channel, sans-IO: methods in, broker calls and frames out.
 
-Owns: publish, settle and confirm; the channel's leases and prefetch; method dispatch; closing.
+Owns: publish and confirm; the channel's leases and prefetch; method dispatch; closing. How deliveries are
+settled is in ``settling.py``, consuming in ``consuming.py``.
 Must not touch: sockets, the connection's handshake, parsing of frames.
-
-Over 400 lines: method dispatch, and the per-message paths, which share the channel's state.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from holtmq.amqp.codec import encode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.confirms import Confirms
 from holtmq.amqp.consumer import Consumer, content_frames
-from holtmq.amqp.consuming import Consuming
-from holtmq.amqp.errors import ChannelFault, ConnectionFault, channel_error
+from holtmq.amqp.consuming import Consuming, remove_consumers
+from holtmq.amqp.errors import ChannelFault, ConnectionFault
 from holtmq.amqp.frames import FRAME_METHOD, encode_frame
+from holtmq.amqp.late_answers import answering_late
 from holtmq.amqp.methods import (
     BasicAck,
     BasicCancel,
@@ -23,11 +24,11 @@ from holtmq.amqp.methods import (
     BasicConsume,
     BasicGet,
     BasicNack,
+    BasicPublish,
     BasicQos,
     BasicQosOk,
     BasicRecover,
     BasicRecoverAsync,
-    BasicRecoverOk,
     BasicReject,
     BasicReturn,
     ChannelFlow,
@@ -42,22 +43,26 @@ from holtmq.amqp.methods import (
     TxSelect,
     TxSelectOk,
 )
+from holtmq.amqp.settling import Settling
 from holtmq.amqp.topology import Topology
-from holtmq.amqp.transaction import STEP, Committed, Settle, Transaction
-from holtmq.broker.errors import BrokerError, Conflict
+from holtmq.amqp.transaction import STEP, Committed, Transaction
+from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.client_counts import ChannelMessages
 from holtmq.broker.flow import PublishOutcome
-from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
-from holtmq.broker.topology.destinations import Queue
-from holtmq.broker.topology.queue_arguments import queue_text
-from holtmq.broker.work.leases import Holder, Lease, Ledger
+from holtmq.broker.work.leases import Ledger
 from holtmq.journal.interface import JournalFailed
 from holtmq.wire.properties import PROPERTIES_AT, read_content_header, with_reply_to
 
 if TYPE_CHECKING:
     from holtmq.amqp.connection import Connection
+
+
+_queue: Final = attrgetter("queue")
+_UNROUTED: Final = PublishOutcome.UNROUTED
+_REFUSED: Final = PublishOutcome.REFUSED
+_IN_STEPS: Final = PublishOutcome.IN_STEPS
 
 
 class Channel:
@@ -78,9 +83,6 @@ class Channel:
         self.ledger = Ledger()
         self.broker.sessions.add(self.ledger)
         self.consumers: dict[str, Consumer] = {}
-        self.overdue: dict[
-            int, Consumer
-        ] = {}  # deliveries taken back from consumers that wait to settle them
         self.flowing = True  # channel.flow: the client accepts deliveries
         self.prefetch = 0
         self.global_prefetch = 0
@@ -89,6 +91,7 @@ class Channel:
         self.transaction: Transaction | None = None
         self.topology = Topology(self)
         self.consuming = Consuming(self)
+        self.settling = Settling(self)
         self.closing = False  # we sent channel.close and wait for the client's close-ok
         # A message whose frames have not all arrived: (route, mandatory), header, body so far, bytes missing.
         self.partial_route: tuple[Route, bool] | None = None
@@ -124,12 +127,31 @@ class Channel:
         except JournalFailed:
             if self.confirms is None:
                 raise
-            outcome = PublishOutcome.REFUSED
-        if outcome is PublishOutcome.UNROUTED and not mandatory:
+            outcome = _REFUSED
+        if outcome is _IN_STEPS:
+            self.connection.stall()
+            self.broker.long_changes.add(self._publish_in_steps(route, mandatory, header, body), step=1)
+            return
+        if outcome is _UNROUTED and not mandatory:
             counts.dropped += 1
             self.messages.dropped += 1
         if self.confirms is not None or mandatory:
             self._published(outcome, route, mandatory, header, body)
+
+    def _publish_in_steps(self, route: Route, mandatory: bool, header: bytes, body: bytes) -> Iterator[None]:
+        """Place a message in very many queues. The connection processes no frame until the end; if it is lost
+        meanwhile, the message still enters all queues."""
+        steps = self.flow.publishing.take_steps()
+        with answering_late(self, BasicPublish):
+            try:
+                outcome = yield from steps
+            except JournalFailed:
+                if self.confirms is None:
+                    raise
+                outcome = _REFUSED
+            if not self.closing and (self.confirms is not None or mandatory):
+                self._published(outcome, route, mandatory, header, body)
+                self.tell_confirms()
 
     def published(self, count: int, journalled: bool) -> None:
         """Count messages that the fast path published on this channel, which is in confirm mode."""
@@ -218,103 +240,7 @@ class Channel:
         for frame in content_frames(self.number, header, body, self.max_payload):
             self.outbox.append(frame)
 
-    def ack(self, tag: int, multiple: bool) -> None:
-        """basic.ack."""
-        if multiple or self.transaction is not None:
-            leases = self._leases(tag, multiple)
-            if self.transaction is None:
-                self.messages.acked += len(leases)
-            self._settle(self.flow.ack, leases)
-            return
-        lease = self.ledger.by_number.pop(tag, None)
-        if lease is None:
-            raise self._unknown_tag(tag)
-        self.messages.acked += 1
-        holder = lease.holder
-        if holder is None:
-            self.ledger.forgot_revoked()
-            self.flow.ack((lease,))
-            self._settled_late(tag)
-            return
-        del holder.held[tag]
-        queue = lease.queue
-        queue.settle(lease.message)
-        if not queue.dirty:
-            self.flow.touch(queue)
-        if self.global_prefetch:
-            self._make_room()
-
-    def ack_each(self, tags: list[int]) -> None:
-        """Many basic.ack in a row, each for one delivery. This is the hot path."""
-        if self.transaction is not None:
-            for tag in tags:
-                self.ack(tag, False)
-            return
-        take = self.ledger.by_number.pop
-        before = len(self.ledger.by_number)
-        holder: Holder | None = None
-        queue: Queue | None = None
-        done: list[Message] = []  # of this holder and queue
-        try:
-            for tag in tags:
-                lease = take(tag, None)
-                if lease is None:
-                    raise self._unknown_tag(tag)
-                if lease.holder is not holder or lease.queue is not queue:
-                    if queue is not None:
-                        self.flow.settle(queue, done)
-                    done, holder, queue = [], lease.holder, lease.queue
-                if holder is None:
-                    self.ledger.forgot_revoked()
-                    self.flow.ack((lease,))
-                    self._settled_late(tag)
-                    queue = None
-                    continue
-                del holder.held[tag]
-                done.append(lease.message)
-        finally:
-            if queue is not None:
-                self.flow.settle(queue, done)
-            self.messages.acked += before - len(self.ledger.by_number)
-            self.messages.used_ms = self.flow.now_ms
-            self._make_room()
-
-    def _settle(self, how: Settle, leases: list[Lease]) -> None:
-        if self.transaction is not None:
-            self.transaction.settle(how, leases)
-        else:
-            how(leases)
-            self._make_room()
-
-    def _settled_late(self, tag: int) -> None:
-        """A delivery that was taken back is settled at last: its consumer may receive again."""
-        consumer = self.overdue.pop(tag, None)
-        if consumer is not None:
-            consumer.overdue.discard(tag)
-            if not consumer.overdue and not consumer.queue.deleted:
-                self.flow.touch(consumer.queue)
-
-    def _leases(self, tag: int, multiple: bool) -> list[Lease]:
-        ended = self._end_leases(tag, multiple)
-        if self.overdue:
-            for lease in ended:
-                self._settled_late(lease.number)
-        return ended
-
-    def _end_leases(self, tag: int, multiple: bool) -> list[Lease]:
-        if multiple:
-            if tag and tag not in self.ledger.by_number:
-                raise self._unknown_tag(tag)
-            return self.ledger.end_upto(tag)
-        lease = self.ledger.end(tag)
-        if lease is None:
-            raise self._unknown_tag(tag)
-        return [lease]
-
-    def _unknown_tag(self, tag: int) -> ChannelFault:
-        return ChannelFault(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
-
-    def _make_room(self) -> None:
+    def make_room(self) -> None:
         """Wake all consumers if the prefetch limit is channel-wide: one settlement makes room for each."""
         if self.global_prefetch:
             self.wake_consumers()
@@ -333,27 +259,23 @@ class Channel:
         self.messages.used_ms = self.flow.now_ms
         match method:
             case BasicAck(tag, multiple):
-                self.ack(tag, multiple)
+                self.settling.ack(tag, multiple)
             case BasicNack(tag, multiple, requeue):
-                self._refuse(self._leases(tag, multiple), requeue)
+                self.settling.refuse(tag, multiple, requeue)
             case BasicReject(tag, requeue):
-                self._refuse(self._leases(tag, False), requeue)
+                self.settling.refuse(tag, False, requeue)
             case BasicQos():
                 self._qos(method)
             case BasicConsume():
                 self.consuming.consume(method)
             case BasicCancel(tag, no_wait):
-                self.consuming.cancel(tag)
-                if not no_wait:
-                    self.send(BasicCancelOk(tag))
+                self.consuming.cancel(tag, lambda: None if no_wait else self.send(BasicCancelOk(tag)))
             case BasicGet(queue, no_ack):
                 self.consuming.get(queue, no_ack)
             case BasicRecover(requeue) | BasicRecoverAsync(requeue):
                 if not requeue:
                     raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
-                self.flow.release(self.ledger.end_all())
-                if isinstance(method, BasicRecover):
-                    self.send(BasicRecoverOk())
+                self.settling.recover(replies=isinstance(method, BasicRecover))
             case ChannelFlow(active):
                 if not active and not self.connection.settings.channel_flow:
                     raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, "active=false")
@@ -378,25 +300,6 @@ class Channel:
                 self._tx_rollback()
             case _:
                 self.topology.handle(method)
-
-    def _refuse(self, leases: list[Lease], requeue: bool) -> None:
-        for lease in leases:
-            if (
-                lease.queue.is_stream
-                and isinstance(lease.holder, Consumer)
-                and (not lease.holder.joins_group or self.broker.dialect.refuse_group_nack)
-            ):
-                self._requeue(leases)  # the connection ends here, so they return to the queue
-                queue = lease.queue
-                raise ConnectionFault(
-                    ReplyCode.NOT_IMPLEMENTED,
-                    "basic.nack and basic.reject not supported by stream queues "
-                    + queue_text(queue.name, queue.vhost),
-                )
-        self._settle(self._requeue if requeue else self.flow.reject, leases)
-
-    def _requeue(self, leases: list[Lease]) -> None:
-        self.flow.release([lease for lease in leases if lease.holder is not None])
 
     def _qos(self, method: BasicQos) -> None:
         if method.prefetch_size:
@@ -427,24 +330,15 @@ class Channel:
 
     def _commit_in_steps(self, transaction: Transaction) -> Iterator[None]:
         """The connection processes no frame until the end."""
-        connection = self.connection
-        try:
+        with answering_late(self, TxCommit):
             done = yield from transaction.commit_in_steps(lambda: self.closing)
             if done is not None:
                 self._committed(done)
-        except JournalFailed as error:
-            connection.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error)))
-        except (BrokerError, ChannelFault) as error:
-            which = TxCommit.class_id << 16 | TxCommit.method_id
-            fault = error if isinstance(error, ChannelFault) else channel_error(error)
-            connection.fail_channel(self, fault, which)
-        finally:
-            connection.unstall()
 
     def _committed(self, done: Committed) -> None:
         for message in done.unrouted:
             self._return(*message)
-        self._make_room()
+        self.make_room()
         if done.is_partial:  # as in RabbitMQ: the rest is done, and the client must learn that not all is
             raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
         self.connection.reply_when_durable(self, TxCommitOk(), done.journalled)
@@ -455,27 +349,35 @@ class Channel:
         self.transaction.rollback()
         self.send(TxRollbackOk())
 
-    def close(self) -> None:
-        """Remove the channel's consumers and requeue its unacked messages."""
+    def close(self, then: Callable[[], None] | None = None, *, are_removed: bool = False) -> None:
+        """Remove the channel's consumers and requeue its unacked messages. ``then``: run after the last.
+
+        ``are_removed``: the caller has already removed the consumers from their queues.
+        """
         self.closing = True
         self.broker.limits.channel_closed(self.connection.user_name)
         self.counts.channels_closed += 1
         self.connection.closed_channel_messages.add(self.received, self.ledger.last, len(self.ledger))
         if self.transaction is not None:
             self.transaction.rollback()
-        self.overdue.clear()
-        consumers, self.consumers = list(self.consumers.values()), {}
-        self.counts.consumers -= len(consumers)
-        released = self.ledger.end_all()
-        for consumer in consumers:
-            if not consumer.queue.deleted:
-                consumer.queue.remove_consumer(consumer)
-        self.flow.release(released, failed=True)
-        for consumer in consumers:
-            self.broker.after_cancel(consumer.queue)
-        self.broker.sessions.discard(self.ledger)
-        self.consuming.closed()
-        self.transaction = None  # the garbage collector does not track leases: drop all references
+        self.settling.overdue.clear()
+        queues = dict.fromkeys(map(_queue, self.consumers.values()))
+        if not are_removed:
+            remove_consumers([self])
+        self.counts.consumers -= len(self.consumers)
+        self.consumers = {}
+
+        def returned() -> None:
+            for queue in queues:
+                self.broker.after_cancel(queue)
+            self.broker.sessions.discard(self.ledger)
+            self.consuming.closed()
+            self.transaction = None  # the garbage collector does not track leases: drop all references
+            if then is not None:
+                then()
+
+        others = (one.queue for one in self.consuming.other_holders())
+        self.settling.return_all({*queues, *others}, returned, failed=True)
 
     def send(self, method: Method) -> None:
         """Send one method frame."""

@@ -14,6 +14,7 @@ from holtmq.amqp.channel import Channel
 from holtmq.amqp.client_rights import ClientRights
 from holtmq.amqp.codec import UnknownMethod, decode_method, encode_method
 from holtmq.amqp.codes import ReplyCode
+from holtmq.amqp.consuming import remove_consumers
 from holtmq.amqp.errors import AmqpError, ChannelFault, ConnectionFault, channel_error
 from holtmq.amqp.frame_loop import FrameLoop
 from holtmq.amqp.frames import FRAME_METHOD, HEARTBEAT, encode_frame
@@ -170,6 +171,9 @@ class Connection:
             else:
                 if self._frame_loop.is_within_body:
                     at = self._frame_loop.rest_of_body(data)
+                    if self.is_stalled:  # by the message that is complete now
+                        self.unread = data[at:]
+                        return
                 self._frame_loop.frames(data, at)
         except AmqpError as error:
             # After a broken frame the start of the next one is unknown.
@@ -245,9 +249,10 @@ class Connection:
         match self.phase, method:
             case ((Phase.RUNNING | Phase.HANDSHAKE), ConnectionClose()):
                 self._close_channels()
-                self.send(ConnectionCloseOk())
-                self.client_left = True
-                self.end("closed by the client")
+                if self._stalled:  # by messages that return to their queues
+                    self.broker.long_changes.then(self._left_by_client)
+                else:
+                    self._left_by_client()
             case Phase.CLOSING, ConnectionClose():
                 self.send(ConnectionCloseOk())
             case Phase.CLOSING, ConnectionCloseOk():
@@ -263,6 +268,12 @@ class Connection:
                 raise ConnectionFault(
                     ReplyCode.CHANNEL_ERROR, "unexpected method in connection state running", which
                 )
+
+    def _left_by_client(self) -> None:
+        if self.phase is not Phase.CLOSED:
+            self.send(ConnectionCloseOk())
+            self.client_left = True
+            self.end("closed by the client")
 
     def _open_channel(self, number: int, method: Method) -> None:
         if not isinstance(method, ChannelOpen):
@@ -302,9 +313,7 @@ class Connection:
                 case ChannelClose():
                     if channel.owes_confirms:
                         channel.tell_confirms()
-                    channel.close()
-                    del self.channels[number]
-                    self.outbox.append(encode_frame(FRAME_METHOD, number, encode_method(ChannelCloseOk())))
+                    channel.close(lambda: self._channel_closed(number))
                 case ChannelOpen():
                     raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
                 case _:
@@ -316,15 +325,19 @@ class Connection:
         except BrokerError as error:
             self.fail_channel(channel, channel_error(error), which)
 
+    def _channel_closed(self, number: int) -> None:
+        if self.channels.pop(number, None) is not None:
+            self.outbox.append(encode_frame(FRAME_METHOD, number, encode_method(ChannelCloseOk())))
+
     def fail_channel(self, channel: Channel, error: AmqpError, which: int) -> None:
         if isinstance(error, ConnectionFault):
             self.fail(error, which)
             return
         if channel.owes_confirms:
             channel.tell_confirms()
-        channel.close()
         channel.partial_route = None
-        channel.send(ChannelClose(error.code, error.reply_text, which >> 16, which & 0xFFFF))
+        reason = ChannelClose(error.code, error.reply_text, which >> 16, which & 0xFFFF)
+        channel.close(lambda: channel.send(reason))
         self.hooks.channel_failed(channel.number, error)
 
     def reply_when_durable(self, channel: Channel, method: Method, journalled: bool) -> None:
@@ -347,16 +360,18 @@ class Connection:
         self.broker.journal.on_durable(durable)
 
     def stall(self) -> None:
-        """Stop processing frames until ``unstall``, while a login is checked."""
+        """Stop processing frames until ``unstall``: what was asked for is not complete."""
         self._stalled += 1
 
     def unstall(self) -> None:
-        """Process frames again: the login was checked."""
+        """Process frames again."""
         self._stalled -= 1
         self.resume()
 
     def gives_way(self) -> bool:
         """Whether the frames that are left must wait, so that other clients have their turn."""
+        if self._stalled:
+            return True
         if not self.hooks.is_time_up():
             return False
         self.stall()
@@ -473,9 +488,10 @@ class Connection:
         self._close_channels()
 
     def _close_channels(self) -> None:
-        for channel in list(self.channels.values()):
-            if not channel.closing:
-                channel.close()
+        channels = [channel for channel in self.channels.values() if not channel.closing]
+        remove_consumers(channels)  # one by one, 100,000 of one queue would be searched in its list each
+        for channel in channels:
+            channel.close(are_removed=True)
         self.channels.clear()
         self.confirming.clear()
         self.broker.drop_exclusive_queues(self)

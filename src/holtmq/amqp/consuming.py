@@ -1,21 +1,27 @@
 """basic.consume, basic.cancel and basic.get, for one channel.
 
 Owns: those methods, direct reply-to, and the ack timeouts of basic.get.
-Must not touch: how deliveries are settled (``channel.py``), the frames of basic.deliver (``consumer.py``).
+Must not touch: how deliveries are settled (``settling.py``), the frames of basic.deliver (``consumer.py``).
 """
 
 import logging
 import secrets
+from collections.abc import Callable, Iterable
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from holtmq.amqp.ack_timeout import AckTimeout
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.consumer import Consumer, content_frames, with_delivery_count
 from holtmq.amqp.errors import ChannelFault, ConnectionFault
+from holtmq.amqp.late_answers import answering_late
+from holtmq.amqp.long_settlements import is_long, return_in_steps
 from holtmq.amqp.methods import (
     BasicCancel,
     BasicConsume,
     BasicConsumeOk,
+    BasicGet,
     BasicGetEmpty,
     BasicGetOk,
 )
@@ -27,7 +33,7 @@ from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.equivalence import type_name
 from holtmq.broker.topology.queue_arguments import MAX_MS, queue_text
 from holtmq.broker.topology.queue_options import QueueType
-from holtmq.broker.work.leases import Holder, Lease
+from holtmq.broker.work.leases import Holder
 from holtmq.broker.work.work_queue import WorkQueue, require_work_queue
 
 if TYPE_CHECKING:
@@ -133,22 +139,42 @@ class Consuming:
         if not method.no_wait:
             self._channel.send(BasicConsumeOk(consumer.tag))
 
-    def cancel(self, tag: str) -> None:
-        """basic.cancel. Requeues the consumer's unacked messages, unless the queue or node sets otherwise."""
+    def cancel(self, tag: str, then: Callable[[], None]) -> None:
+        """basic.cancel. Requeues the consumer's unacked messages, unless the queue or node sets otherwise.
+
+        ``then`` runs when that is done.
+        """
         channel = self._channel
         consumer = channel.consumers.pop(tag, None)
         if consumer is None:
+            then()
             return
         channel.counts.consumers -= 1
         queue = consumer.queue
-        setting = queue.options.cancel_requeue
-        if self._broker.cancel_requeue if setting is None else setting:
-            channel.flow.release(channel.ledger.revoke(consumer))
-        elif consumer.held:
-            self._depart(consumer)
         if queue is self.reply_queue:
             self.reply_queue = None
-        self._broker.cancel(queue, consumer)
+
+        def returned() -> None:
+            self._broker.cancel(queue, consumer)
+            then()
+
+        setting = queue.options.cancel_requeue
+        if self._broker.cancel_requeue if setting is None else setting:
+            self._return(consumer, queue, list(consumer.held), returned)
+            return
+        if consumer.held:
+            self._depart(consumer)
+        returned()
+
+    def _return(self, holder: Holder, queue: Queue, numbers: list[int], then: Callable[[], None]) -> None:
+        """Return deliveries to their queue; a late ack of them is no error."""
+        channel = self._channel
+        revoke = partial(channel.ledger.revoke, holder)
+        if is_long(channel, len(numbers)) and not queue.is_stream:
+            return_in_steps(channel, numbers, revoke, (queue,), then)
+        else:
+            channel.flow.release(revoke(numbers))
+            then()
 
     def _depart(self, consumer: Consumer) -> None:
         for empty in [one for one in self._departed if not one.held]:
@@ -179,17 +205,14 @@ class Consuming:
         """
         channel = self._channel
 
-        def is_overdue(lease: Lease) -> bool:
-            return lease.number <= upto and lease.queue is queue
-
-        leases = channel.ledger.revoke(holder, is_overdue)
+        numbers = [number for number in holder.held if number <= upto]
         log.warning(
             "deliveries were not acked in time and returned to their queue",
             extra={
                 "queue": queue.name,
                 "vhost": queue.vhost,
                 "channel": channel.number,
-                "deliveries": len(leases),
+                "deliveries": len(numbers),
                 "timeout_ms": timeout_ms,
             },
         )
@@ -199,15 +222,15 @@ class Consuming:
                 self._broker.cancel(queue, holder)
                 channel.send(BasicCancel(holder.tag, True))
             else:
-                holder.overdue.update(lease.number for lease in leases)
-                channel.overdue.update((lease.number, holder) for lease in leases)
-        channel.flow.release(leases)
+                holder.overdue.update(numbers)
+                channel.settling.overdue.update(dict.fromkeys(numbers, holder))
+        self._return(holder, queue, numbers, lambda: None)
 
     def dismiss(self, tag: str) -> bool | None:
         """Cancel a consumer for an operator; None: there is none. False: its client cannot be told."""
         if tag not in self._channel.consumers or self._channel.closing:
             return None
-        self.cancel(tag)
+        self.cancel(tag, lambda: None)
         if not self._connection.wants_cancel_notify:
             return False
         self._channel.send(BasicCancel(tag, True))
@@ -216,8 +239,10 @@ class Consuming:
     def lost(self, consumer: Consumer) -> None:
         """Remove a consumer whose queue was deleted, and notify the client."""
         channel = self._channel
-        if channel.consumers.pop(consumer.tag, None) is not None:
-            channel.counts.consumers -= 1
+        if channel.consumers.get(consumer.tag) is not consumer:
+            return  # cancelled by its client meanwhile, which may use the tag again
+        del channel.consumers[consumer.tag]
+        channel.counts.consumers -= 1
         if not self._connection.wants_cancel_notify or channel.closing:
             return
         if self.notices is not None:
@@ -233,6 +258,10 @@ class Consuming:
         refuse_on_stream("basic.get", queue, self._broker.dialect)
         refuse_single_active_get(queue, self._broker.dialect)
         work_queue = require_work_queue(queue, "consume from it, do not get")
+        if work_queue.returning:  # another session's messages, of which some are older
+            self._connection.stall()
+            self._broker.long_changes.then(partial(self._get_late, queue.name, no_ack))
+            return
         message = self._broker.get(work_queue)
         if message is None:
             channel.send(BasicGetEmpty())
@@ -243,14 +272,20 @@ class Consuming:
             return
         self.hand_over(work_queue, message, no_ack)
 
+    def _get_late(self, name: str, no_ack: bool) -> None:
+        with answering_late(self._channel, BasicGet):
+            if not self._channel.closing:
+                self.get(name, no_ack)
+
     def hand_over(self, queue: WorkQueue, message: Message, no_ack: bool) -> None:
         """Answer a basic.get with a message; lease it unless it counts as acked."""
         channel = self._channel
         counts = channel.counts
         redelivered = queue.is_redelivered(message)
-        counts.redelivered += redelivered
-        channel.messages.redelivered += redelivered
-        queue.figures.redelivered += redelivered
+        if redelivered:
+            counts.redelivered += 1
+            channel.messages.redelivered += 1
+            queue.figures.redelivered += 1
         header = message.header
         if redelivered and queue.counts_deliveries:
             header = with_delivery_count(header, queue.times_returned(message))
@@ -295,3 +330,19 @@ class Getting(Holder):
         self.channel = channel
         self.queue = queue
         self.timeout = AckTimeout(channel, self, queue)
+
+
+def remove_consumers(channels: Iterable["Channel"]) -> None:
+    """Remove the consumers of these channels from their queues, each queue's in one go."""
+    by_queue: dict[Queue, list[Consumer]] = {}
+    for channel in channels:
+        consumers = channel.consumers.values()
+        queues: set[Queue] = set(map(attrgetter("queue"), consumers))
+        if len(queues) == 1:  # there may be 100,000
+            by_queue.setdefault(queues.pop(), []).extend(consumers)
+            continue
+        for consumer in consumers:
+            by_queue.setdefault(consumer.queue, []).append(consumer)
+    for queue, gone in by_queue.items():
+        if not queue.deleted:
+            queue.remove_consumers(gone)

@@ -137,12 +137,14 @@ class FrameLoop:
                         connection.flow.write_pending_publishes()  # earlier publishes are journalled first
                     try:
                         if tags:
-                            channel.ack_each(tags)
+                            channel.settling.ack_each(tags)
                         else:
-                            channel.ack(tag, flags_and_end & _MULTIPLE != 0)
+                            channel.settling.ack(tag, flags_and_end & _MULTIPLE != 0)
                     except ChannelFault as error:
                         # The acks after the wrong one are ignored, like all input of a closing channel.
                         self._fail(channel, error, _ACK_ID)
+                        if at < end and connection.gives_way():
+                            break
                     continue
                 if run is not None and data.startswith(_BASIC_PUBLISH, payload_at):
                     found = self._found

@@ -155,9 +155,10 @@ class AmqpProtocol(asyncio.Protocol):
         if parts and not self.transport.is_closing():
             if len(parts) == 1:
                 self.transport.write(parts[0])
+                self.sent_bytes += len(parts[0])
             else:
                 self.transport.writelines(parts)
-            self.sent_bytes += sum(map(len, parts))
+                self.sent_bytes += sum(map(len, parts))
             self.writes += 1
             self._sent_at = self._received_at
         if self._ended:

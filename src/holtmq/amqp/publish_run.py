@@ -232,8 +232,9 @@ class PublishRun:
         channel.received += taken
         if targets is not None and seq != counted:
             flow.count(targets.exchange, seq - counted, more_copies)
-        counts.dropped += dropped
-        channel.messages.dropped += dropped
+        if dropped:
+            counts.dropped += dropped
+            channel.messages.dropped += dropped
         channel.messages.used_ms = now_ms
         self._exchange = exchange
         # With more misses than hits the lookup is not worth its cost.

@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.connection import Connection, Phase
@@ -23,11 +23,14 @@ from holtmq.auth.login import Authenticator, LoginRefused
 from holtmq.auth.login_queue import TooManyLogins
 from holtmq.auth.passwords import VerifiedCredentials
 from holtmq.auth.rights import Identity, RightMissing
-from holtmq.auth.tokens import TokenRefused, TokenVerifier
+from holtmq.auth.roles import TokenRefused
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.broker import Broker
 from holtmq.journal.interface import JournalFailed
 from holtmq.ports import open_port
+
+if TYPE_CHECKING:  # loads the libraries that verify tokens
+    from holtmq.auth.tokens import TokenVerifier
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +59,7 @@ class AmqpServer:
         wake: Callable[[], None],
         refresh_clock: Callable[[], None],
         connect: Callable[..., Connection] = Connection,
-        verifier: TokenVerifier | None = None,
+        verifier: "TokenVerifier | None" = None,
     ) -> None:
         self._verifier = verifier  # of tokens as passwords
         self.broker = broker
@@ -205,7 +208,9 @@ class AmqpServer:
                 connection.handshake.checked(user)
             self.wake()
 
-    async def _of_token(self, verifier: TokenVerifier, protocol: AmqpProtocol, token: str) -> Identity | None:
+    async def _of_token(
+        self, verifier: "TokenVerifier", protocol: AmqpProtocol, token: str
+    ) -> Identity | None:
         """The identity that a token stands for; None if it is refused, and the log says why."""
         try:
             bearer = await verifier.authenticate(token, self.broker.flow.now_ms / 1000)

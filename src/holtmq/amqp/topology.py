@@ -4,10 +4,12 @@ Owns: the exchange and queue methods and their permissions. Must not touch: mess
 """
 
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import ChannelFault, ConnectionFault
+from holtmq.amqp.late_answers import answering_late
 from holtmq.amqp.methods import (
     ExchangeBind,
     ExchangeBindOk,
@@ -201,6 +203,12 @@ class Topology:
             if found is not None:
                 flag = "if-unused" if if_unused else "if-empty"
                 refuse_conditional_delete(found, flag, self._broker.dialect)
+        doomed = self._connection.vhost.queues.get(name)
+        if self._broker.removals.is_long(doomed):
+            self._connection.stall()
+            steps = self._delete_in_steps(doomed, QueueDelete(name, if_unused, if_empty, no_wait))
+            self._broker.long_changes.add(steps, 1)
+            return
         notices = channel.consuming.notices = []
         try:
             count, lasting = self._broker.delete_queue(
@@ -211,6 +219,13 @@ class Topology:
         self._answer(QueueDeleteOk(count), lasting, no_wait)
         for notice in notices:
             self._answer(notice, lasting, False)
+
+    def _delete_in_steps(self, queue: Queue | None, method: QueueDelete) -> Iterator[None]:
+        """Dead-letter what the queue has cast out, then delete it. The connection processes no frame."""
+        with answering_late(self._channel, QueueDelete):
+            yield from self._broker.removals.cast_out(queue)
+            if not self._channel.closing:
+                self._queue_delete(method.queue, method.if_unused, method.if_empty, method.no_wait)
 
     def _named(self, name: str) -> str:
         if name:

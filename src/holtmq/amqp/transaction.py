@@ -10,11 +10,12 @@ from typing import Final, NamedTuple
 from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.client_counts import ChannelMessages, ClientCounts
 from holtmq.broker.flow import Flow, PublishOutcome
-from holtmq.broker.publish.prepared import Outdated, PreparedPublishes
+from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Unpreparable
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Lease, Ledger
+from holtmq.broker.work.outcasts import Outcasts
 from holtmq.broker.work.work_queue import WorkQueue
 
 Settle = Callable[[list[Lease]], None]
@@ -58,7 +59,7 @@ class Transaction:
         self._settlements: list[tuple[Settle, list[Lease]]] = []
         self._bytes = 0  # of the publishes
         self._rewritten = 0  # of messages that may be dead-lettered
-        self._is_plain = True  # plain messages on plain routes, and acks of work queues
+        self._is_plain = True  # no messages for streams, and acks of work queues
 
     def publish(
         self, route: Route, properties: PublishProperties, header: bytes, body: bytes, mandatory: bool
@@ -67,7 +68,7 @@ class Transaction:
         self._bytes += len(header) + len(body)
         self._check(self._bytes)
         self._publishes.append((route, properties, header, body, mandatory))
-        if not (route.simple and properties.plain):
+        if route.streams:
             self._is_plain = False
 
     def settle(self, how: Settle, leases: list[Lease]) -> None:
@@ -151,6 +152,8 @@ class Transaction:
                     prepared.check()
                 except Outdated:
                     continue
+                except Unpreparable:
+                    break
                 self._counts.dropped += dropped
                 self._messages.dropped += dropped
                 flow.begin(prepared)
@@ -169,7 +172,7 @@ class Transaction:
         # What is being dead-lettered in steps goes on after the commit, which must not do all of it at once.
         earlier = [(queue, queue.outcasts) for queue in settled.values() if isinstance(queue, WorkQueue)]
         for queue, _ in earlier:
-            queue.outcasts = []
+            queue.outcasts = Outcasts()
         try:
             for how, leases in settlements:
                 how(leases)
@@ -178,7 +181,8 @@ class Transaction:
             journalled = flow.commit([queue for queue in settled.values() if not queue.deleted])
         finally:
             for queue, outcasts in earlier:
-                queue.outcasts[:0] = outcasts
+                outcasts.append(queue.outcasts)
+                queue.outcasts = outcasts
         self._ledger.commit()
         return journalled
 

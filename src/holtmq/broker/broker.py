@@ -7,7 +7,7 @@ Over 400 lines: the commands on queues share one table of queues, their owners a
 """
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -33,6 +33,7 @@ from holtmq.broker.records.changes import (
     pack_table,
 )
 from holtmq.broker.records.message_records import encode_settled
+from holtmq.broker.records.topology_records import TopologyRecords
 from holtmq.broker.removals import Removals
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.streams.vhost_streams import Streams
@@ -70,6 +71,7 @@ class Broker:
         self.vhosts = VHosts()
         self.change_log = ChangeLog(journal)
         self.long_changes = LongChanges()
+        self.topology_records = TopologyRecords(self.vhosts, self.change_log, self.long_changes)
         self.access = AccessChanges(self.change_log, self.vhosts)
         self.exchanges = ExchangeChanges(self.change_log, self.long_changes)
         self.parameter_changes = ParameterChanges(self.change_log, self.vhosts)
@@ -78,13 +80,14 @@ class Broker:
         self.limits = self.access.limits
         self.parameters = self.parameter_changes.store
         self.flow = Flow(journal, self.vhosts, spill)
-        self._expiry = QueueExpiry(self.flow, self.remove_queue)
+        self._expiry = QueueExpiry(self.flow, lambda queue: self.removals.remove(queue))
         self.policy_changes = PolicyChanges(
             self.change_log, self.vhosts, self.long_changes, self.flow, self._expiry.schedule
         )
         self.policies = self.policy_changes.policies
         self.operator_policies = self.policy_changes.operator_policies
         self.long_changes.later = lambda step: self.flow.at(self.flow.now_ms, step)
+        self.flow.delays.in_steps = lambda steps: self.long_changes.add(steps, 1)
         self.jobs = JobBoard(self)
         self.removals = Removals(self)
         self.queues_by_id: dict[int, Queue] = {}
@@ -138,7 +141,6 @@ class Broker:
 
     def forget_vhost(self, name: str) -> None:
         """Delete a vhost that has no queues."""
-        self.exchanges.pending_bindings.finish()
         del self.vhosts[name]
         self.access.forget_vhost(name)
         self.policy_changes.forget_vhost(name)
@@ -155,7 +157,6 @@ class Broker:
         *,
         to_exchange: bool = False,
         owner: object | None = None,
-        in_journal: bool = False,
     ) -> bool:
         """Bind a queue or exchange. True if journalled. A queue receives the exchange's recent history."""
         exchange = vhost.exchanges.get(source)
@@ -171,7 +172,6 @@ class Broker:
             arguments,
             to_exchange=to_exchange,
             owner=owner,
-            in_journal=in_journal,
         )
         if history is not None and is_new:
             queues = (
@@ -312,7 +312,6 @@ class Broker:
         self._remove_queue(self.vhosts[queue.vhost], queue)
 
     def _remove_queue(self, vhost: VHost, queue: Queue) -> None:
-        self.exchanges.pending_bindings.settle(vhost.name, False, queue.name)
         if isinstance(queue, WorkQueue) and queue.outcasts:  # rejected in this turn: dead-lettered first
             self.flow.dead_lettering.cast_out(queue)
         self.flow.damage.forget("queue", queue.vhost, queue.name)
@@ -326,8 +325,7 @@ class Broker:
             if not owned:
                 del self._owned[queue.owner]
         consumers, queue.consumers = queue.consumers, []
-        for consumer in consumers:
-            consumer.cancelled(queue)
+        self.long_changes.add(_notifications(queue, consumers))
         if isinstance(queue, WorkQueue):
             queue.store.clear()
             self.flow.memory.note(queue, 0)
@@ -380,9 +378,9 @@ class Broker:
         if owner in self._owned:
             self.removals.connection_closed(owner)
 
-    def exclusive_queue_of(self, owner: object) -> Queue | None:
-        """One of the queues that are exclusive to a connection; None when there is none."""
-        return next(iter(self._owned.get(owner, ())), None)
+    def exclusive_queues_of(self, owner: object) -> Collection[Queue]:
+        """The queues that are exclusive to a connection now; it changes with them."""
+        return self._owned.get(owner, ())
 
     def consume(self, queue: Queue, consumer: Consumer, exclusive: bool = False) -> None:
         """Add a consumer to a queue."""
@@ -409,7 +407,7 @@ class Broker:
             return
         queue.used_ms = self.flow.now_ms
         if queue.auto_delete and not queue.consumers:
-            self.remove_queue(queue)
+            self.removals.remove(queue)
         else:
             self.flow.touch(queue)
 
@@ -448,3 +446,10 @@ class Broker:
         if found.internal:
             raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'")
         return Route(vhost, found, routing_key, address)
+
+
+def _notifications(queue: Queue, consumers: list[Consumer]) -> Iterator[None]:
+    """Tell the consumers of a deleted queue; there may be very many."""
+    for consumer in consumers:
+        consumer.cancelled(queue)
+        yield

@@ -1,7 +1,7 @@
 """Messages that the journal cannot read: listed and counted, while their queues continue without them.
 
 Owns: the list, in memory and as a record, so that it survives a restart. Must not touch: queues, files,
-logs. The caller says where the message belonged (a queue, the spool, a delay).
+logs, clocks. The caller says where the message belonged (a queue, the spool, a delay).
 An entry is removed when its message is readable again, or when a repair has dropped the message.
 Transient messages that were spilled and cannot be read back are counted per queue, until the queue is purged
 or deleted, or the node restarts: transient messages do not outlive that anyway.
@@ -19,6 +19,12 @@ from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import Journal, RecordUnreadable
 
 _AT_ONCE: Final = 10_000  # entries kept; further ones are only counted
+_KINDS: Final = {  # of record, by where the message belongs
+    "queue": Kind.MESSAGE,
+    "partitioned queue": Kind.PARTITIONED_BODY,
+    "dead letters": Kind.PARTITIONED_BODY,
+    "spool": Kind.PARTITIONED_BODY,
+}
 
 
 class Damaged(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -31,6 +37,7 @@ class Damaged(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froze
     size: int  # of the record; 0 if unknown
     reason: str
     offset: int | None = None  # in a partitioned queue
+    found_ms: int | None = None  # when it was first found; None: not known
 
 
 class LostSpill(msgspec.Struct, frozen=True):
@@ -41,6 +48,7 @@ class LostSpill(msgspec.Struct, frozen=True):
     messages: int
     size: int  # of their bodies
     reason: str  # why the last of them could not be read
+    found_ms: int | None = None  # when the first of them was found; None: not known
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -50,7 +58,7 @@ _rows: Final = msgspec.msgpack.Decoder(list[Damaged], strict=True)
 class DamageList:
     """The unreadable messages. ``on_found`` is called once for each, ``on_lost`` for each run of a spill."""
 
-    __slots__ = ("_journal", "_lost", "_rows", "dropped", "found", "on_found", "on_lost")
+    __slots__ = ("_journal", "_lost", "_rows", "dropped", "found", "now_ms", "on_found", "on_lost")
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -59,6 +67,7 @@ class DamageList:
         self._lost: dict[tuple[str, str], LostSpill] = {}
         self.found = 0  # since the start
         self.dropped = 0  # since the start: messages that a repair has dropped
+        self.now_ms: Callable[[], int | None] = lambda: None  # a tool that only looks has no clock
         self.on_found: Callable[[Damaged], None] = lambda _: None
         self.on_lost: Callable[[LostSpill], None] = lambda _: None
 
@@ -75,6 +84,13 @@ class DamageList:
         """What could not be read back from a spill, by queue."""
         return list(self._lost.values())
 
+    @property
+    def since_ms(self) -> int | None:
+        """When the first of the missing messages was found; None: none is missing, or it is not known."""
+        times = [row.found_ms for row in self._rows.values()] + [run.found_ms for run in self._lost.values()]
+        known = [time for time in times if time is not None]
+        return min(known) if known and len(known) == len(times) else None
+
     def note(
         self, where: str, vhost: str, name: str, error: RecordUnreadable, offset: int | None = None
     ) -> None:
@@ -85,7 +101,7 @@ class DamageList:
         if (error.position, where, vhost, name) in self._rows:
             return
         self.found += 1
-        row = Damaged(where, vhost, name, error.position, error.size, error.reason, offset)
+        row = Damaged(where, vhost, name, error.position, error.size, error.reason, offset, self.now_ms())
         self.on_found(row)
         if len(self._rows) < _AT_ONCE:
             self._rows[_key(row)] = row
@@ -95,11 +111,12 @@ class DamageList:
     def note_lost(self, vhost: str, name: str, messages: int, size: int, reason: str) -> None:
         """Add transient messages that could not be read back from a spill."""
         self.found += messages
-        run = LostSpill(vhost, name, messages, size, reason)
+        run = LostSpill(vhost, name, messages, size, reason, self.now_ms())
         self.on_lost(run)
         before = self._lost.get((vhost, name))
         if before is not None:
-            run = LostSpill(vhost, name, before.messages + messages, before.size + size, reason)
+            total, all_bytes = before.messages + messages, before.size + size
+            run = LostSpill(vhost, name, total, all_bytes, reason, before.found_ms)
         self._lost[vhost, name] = run
 
     def forget(self, where: str, vhost: str, name: str) -> None:
@@ -119,7 +136,7 @@ class DamageList:
         """After a start: remove entries that a repair has dropped or that can be read again."""
         for key in list(self._rows):
             try:
-                self._journal.read(key[0])
+                self._journal.read(key[0], _KINDS.get(key[1]))
                 del self._rows[key]
             except RecordUnreadable as error:
                 if error.dropped:

@@ -6,6 +6,7 @@ Owns: that a removal and its dead letter are one atomic record. Must not touch: 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.message import Message, make_address, unplaced
@@ -15,7 +16,8 @@ from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.dead_letter import DeadLetter, dead_letter
-from holtmq.broker.work.work_queue import Reason, WorkQueue
+from holtmq.broker.work.outcasts import Outcast, Reason
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import JournalFailed
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class DeadLettering:
         self._work_left = 0
         self.count = 0  # of dead letters that reached a queue
 
-    def record_leaving(self, queue: WorkQueue, outcasts: list[tuple[Reason, Message]]) -> None:
+    def record_leaving(self, queue: WorkQueue, outcasts: list[Outcast]) -> None:
         """Add to the open batch what leaves a queue: its outcasts, and what was settled."""
         flow = self._flow
         assert flow.batch is not None
@@ -56,42 +58,53 @@ class DeadLettering:
         if self._work_left <= 0:
             return False
         each = 1 if queue.options.dead_letter_exchange is not None else _DROPS
-        rest = queue.outcasts[self._work_left * each :]
-        if not rest:
+        most = self._work_left * each
+        if len(queue.outcasts) <= most:
             self._work_left -= len(queue.outcasts) // each + 1
             self.cast_out(queue)
             return True
-        del queue.outcasts[self._work_left * each :]
         self._work_left = 0
-        try:
-            self.cast_out(queue)
-        finally:
-            queue.outcasts += rest
+        self.cast_out_first(queue, most)
         return False
 
+    def is_long(self, queue: WorkQueue) -> bool:
+        """Whether ``cast_out`` would take longer than a turn may."""
+        each = 1 if queue.options.dead_letter_exchange is not None else _DROPS
+        return len(queue.outcasts) > self._flow.per_turn.dead_letters * each
+
+    def cast_out_in_steps(self, queue: WorkQueue, at_once: int) -> Iterator[None]:
+        """``cast_out`` what there is now. The queue may be deleted meanwhile; after a failure, it ends."""
+        left = len(queue.outcasts)
+        while left > 0 and queue.outcasts and not queue.deleted and self._flow.journal.failed is None:
+            left -= at_once
+            self.cast_out_first(queue, at_once)
+            yield
+
     def cast_out(self, queue: WorkQueue) -> None:
-        """Dead-letter or drop the queue's outcasts. A removal and its dead letter are in one atomic record.
+        """Dead-letter or drop the queue's outcasts."""
+        self.cast_out_first(queue, len(queue.outcasts))
+
+    def cast_out_first(self, queue: WorkQueue, count: int) -> None:
+        """Dead-letter or drop the oldest outcasts. A removal and its dead letter are in one atomic record.
 
         On an error the rest stay in ``outcasts``. After a journal failure only messages that need no record
-        are dead-lettered; a restart restores the others.
+        are dead-lettered; a restart restores the others. What this does is proportional to ``count``: there
+        may be very many outcasts, and this is called for each few of them.
         """
-        flow = self._flow
-        leaving, queue.outcasts = queue.outcasts, []
-        gone = 0
-        try:
-            while gone < len(leaving):
-                failed = flow.journal.failed is not None
-                count = 1 if failed else _fit_a_record(leaving, gone)
-                try:
-                    self._cast_out(queue, leaving[gone : gone + count])
-                except JournalFailed:
-                    if not failed:
-                        continue  # again, one message at a time
-                gone += count
-        finally:
-            queue.outcasts[:0] = leaving[gone:]
+        flow, outcasts = self._flow, queue.outcasts
+        left = min(count, len(outcasts))
+        while left > 0:
+            failed = flow.journal.failed is not None
+            leaving = outcasts.first(1 if failed else left, _CAST_OUT_BYTES)
+            try:
+                self._cast_out(queue, leaving)
+            except JournalFailed:
+                if not failed:
+                    continue  # again, one message at a time
+            outcasts.remove(len(leaving))
+            left -= len(leaving)
 
-    def _cast_out(self, queue: WorkQueue, outcasts: list[tuple[Reason, Message]]) -> None:
+    def _cast_out(self, queue: WorkQueue, outcasts: list[Outcast]) -> None:
         flow = self._flow
         if flow.journal.failed:
             queue.settled.clear()  # as at the end of the turn: a restart brings these back
@@ -106,7 +119,7 @@ class DeadLettering:
             queue.settled, queue.settled_bytes = settled, settled_bytes
             raise
 
-    def _bury(self, queue: WorkQueue, outcasts: list[tuple[Reason, Message]]) -> None:
+    def _bury(self, queue: WorkQueue, outcasts: list[Outcast]) -> None:
         flow = self._flow
         vhost = flow.vhosts[queue.vhost]
         name = queue.options.dead_letter_exchange
@@ -173,16 +186,6 @@ class DeadLettering:
             queue.figures.dead_lettered(flow.now_ms)
         for waits_at, delay_ms in delays.items():
             flow.delays.add(moved, vhost.name, waits_at, flow.now_ms + delay_ms)
-
-
-def _fit_a_record(outcasts: list[tuple[Reason, Message]], start: int) -> int:
-    """How many outcasts from ``start`` on fit into one record; at least one."""
-    size = 0
-    for count in range(len(outcasts) - start):
-        size += len(outcasts[start + count][1].body)
-        if count and size > _CAST_OUT_BYTES:
-            return count
-    return len(outcasts) - start
 
 
 def take_settled(queue: WorkQueue) -> bytes:

@@ -54,6 +54,7 @@ class Flow:
         "delays",
         "dirty",
         "journal",
+        "late_letters",
         "memory",
         "now_ms",
         "on_dirty",
@@ -95,6 +96,7 @@ class Flow:
         self.used_exchanges: set[QueueExchange] = set()  # likewise
         self.dirty: list[Queue] = []  # queues with work in this turn
         self.unfinished: dict[WorkQueue, None] = {}  # with more work than one turn does
+        self.late_letters: dict[WorkQueue, None] = {}  # filled faster than their dead letters are made
         self.on_dirty: Callable[[], None] = _nothing  # called when the first queue becomes dirty
         self.per_turn = TurnLimits()
         self.work_left = 0  # queues that this turn may still process
@@ -104,7 +106,8 @@ class Flow:
     def count(self, exchange: QueueExchange, messages: int, more_copies: int = 0) -> None:
         """Count messages that were published to an exchange, and their copies beyond one each."""
         exchange.published += messages
-        exchange.more_copies += more_copies
+        if more_copies:
+            exchange.more_copies += more_copies
         self.used_exchanges.add(exchange)
 
     def write_pending_publishes(self) -> None:
@@ -128,6 +131,8 @@ class Flow:
                 self.touch(queue)
             if queue.limited:
                 self.enforce_limits(queue)
+                if queue.outcasts.is_full:
+                    self.late_letters[queue] = None
 
     def touch(self, queue: Queue) -> None:
         """Mark a changed queue, so that it is processed before the turn ends."""
@@ -408,8 +413,7 @@ class Flow:
         for queue in settled:
             if not isinstance(queue, WorkQueue):
                 continue
-            outcasts, queue.outcasts = queue.outcasts, []
-            self.dead_lettering.record_leaving(queue, outcasts)
+            self.dead_lettering.record_leaving(queue, queue.outcasts.take_all())
         for letter in batch.passed_on:  # grows in the loop; ends, since no letter passes a queue twice
             if letter[2] in letter[0].exchanges:
                 self.dead_lettering.dead_letter(*letter)

@@ -112,7 +112,7 @@ class PolicyChanges:
         operator = self.operator_policies.for_queue(queue.vhost, queue.name, own.queue_type)
         queue.policy = policy.name if policy else None
         options = effective(own, policy, operator) if policy or operator else own
-        if options == queue.options:
+        if options is queue.options or options == queue.options:
             return False
         queue.reconfigure(replace(options, max_priority=own.max_priority))
         self._schedule_expiry(queue)

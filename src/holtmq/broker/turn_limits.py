@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """The limits of a turn, for all queues together but ``expired``. The times were measured."""
+    """The limits of a turn. The times were measured."""
 
     queues: int = 2_500  # about 5 ms; a queue that is paged out counts more
     dead_letters: int = 150  # about 7 ms
     expired: int = 1_000  # messages of one queue
+    copies: int = 5_000  # queues that one message enters: about 15 ms
+    returned: int = 3_000  # unacked messages of one channel: about 5 ms
     timers: int = 300  # about 15 ms, if each of them places a delayed message

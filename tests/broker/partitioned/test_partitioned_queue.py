@@ -114,7 +114,7 @@ def test_a_lease_time_of_zero_means_a_minute() -> None:
     node.push("p", "a")
     node.pop()
 
-    assert node.queue.next_deadline() == node.now + 60
+    assert node.queue.groups[QUEUE_MODE].ready.next_deadline() == node.now + 60
 
 
 def test_one_extend_renews_all_partitions_and_never_shortens() -> None:
@@ -195,10 +195,10 @@ def test_a_delayed_message_is_invisible_until_its_delay_is_over() -> None:
     node.now += 2
     node.push("p", "b")
     assert node.pop(batch=5) == []
-    assert node.queue.next_deadline() == node.now + 3
+    assert node.queue.groups[QUEUE_MODE].ready.next_deadline() == node.now + 3
 
     node.now += 3
-    assert node.queue.advance(node.now) == {QUEUE_MODE}
+    assert node.queue.groups[QUEUE_MODE].advance(node.now)
     assert ids(node.pop(batch=5)) == ["a"]
 
 
@@ -220,7 +220,7 @@ def test_a_window_holds_a_partition_until_it_is_quiet() -> None:
     node.now += 2
     assert node.pop(batch=5) == []
     assert node.pop(batch=5, partition="p") == []
-    assert node.queue.next_deadline() is not None
+    assert node.queue.groups[QUEUE_MODE].ready.next_deadline() is not None
 
     node.now += 1
     assert ids(node.pop(batch=5)) == ["a", "b"]

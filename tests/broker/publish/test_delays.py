@@ -7,6 +7,7 @@ from core_support import Bench, headers_of
 
 from holtmq.broker.publish.publishing import Publishing
 from holtmq.broker.records.checkpoint import snapshot
+from holtmq.broker.turn_limits import TurnLimits
 from holtmq.journal import JournalFailed, JournalOptions
 from holtmq.journal.fake_disk import FakeDisk, Keep
 
@@ -72,6 +73,134 @@ def test_a_crash_at_any_byte_of_the_placing_leaves_the_message_once() -> None:
         assert bench.bodies("a") == bench.bodies("b") == [b"m" * 40], cut
         cut += 1
     assert cut > 100  # the record was cut in every place
+
+
+def in_steps(bench: Bench) -> None:
+    """A message for more than one queue is placed in one at a time."""
+    bench.vhost.widest = 1
+    bench.flow.per_turn = TurnLimits(copies=1)
+
+
+def finish(bench: Bench) -> None:
+    bench.advance(0)
+    while bench.broker.long_changes:
+        bench.advance(0)
+        bench.turn()
+
+
+def counts(bench: Bench) -> list[int]:
+    return [len(bench.queue(name)) for name in ("a", "b", "c")]
+
+
+def test_a_message_for_very_many_queues_is_placed_in_steps(bench: Bench) -> None:
+    late(bench, "a", "b", "c")
+    in_steps(bench)
+    delay(bench, b"m")
+    seen = []
+
+    bench.advance(50)
+    while bench.broker.long_changes:
+        seen.append((counts(bench), len(bench.flow.delayed)))
+        bench.advance(0)
+
+    assert seen == [([0, 0, 0], 1), ([0, 0, 0], 1), ([1, 0, 0], 1), ([1, 1, 0], 1)]  # two look for queues
+    assert counts(bench) == [1, 1, 1]
+    assert headers_of(bench.waiting("c")[0])["x-delay"] == -50
+    assert not bench.flow.delayed
+
+
+@pytest.mark.parametrize("steps", range(2, 5))
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("keep", list(Keep))
+def test_a_crash_between_steps_leaves_the_message_once_in_each_queue(
+    disk: FakeDisk, steps: int, checkpoint: bool, keep: Keep
+) -> None:
+    bench = Bench(disk, options=JournalOptions(segment_bytes=1024, compact_below=0.95))
+    late(bench, "a", "b", "c")
+    in_steps(bench)
+    delay(bench, b"m" * 300)
+    bench.sync()
+    bench.advance(50)
+    for step in range(steps):
+        bench.advance(0)
+        if step == 2:
+            bench.sync()
+    if checkpoint:
+        bench.broker.journal.checkpoint(*snapshot(bench.broker))
+        bench.sync()
+
+    bench.crash(keep)
+    in_steps(bench)
+    finish(bench)
+
+    assert counts(bench) == [1, 1, 1]
+    assert not bench.flow.delayed
+
+
+def test_a_crash_at_any_byte_of_a_step_leaves_the_message_once() -> None:
+    cut, is_placed = 0, False
+    while not is_placed:
+        disk = FakeDisk(cut)
+        bench = Bench(disk)
+        late(bench, "a", "b", "c")
+        in_steps(bench)
+        delay(bench, b"m" * 40)
+        bench.sync()
+        bench.advance(50)
+        while counts(bench) == [0, 0, 0]:
+            bench.advance(0)
+        disk.fail_write(1, partial=cut)
+        bench.sync()
+
+        bench.crash(Keep.EVERYTHING)
+
+        is_placed = counts(bench) == [1, 0, 0]
+        assert is_placed or counts(bench) == [0, 0, 0], cut
+        assert cut < 2_000
+        in_steps(bench)
+        finish(bench)
+        assert counts(bench) == [1, 1, 1], cut
+        cut += 1
+    assert cut > 100  # the record was cut in every place
+
+
+def test_queues_that_are_deleted_or_full_between_steps_do_not_stop_it(bench: Bench) -> None:
+    late(bench, "a", "b", "c")
+    bench.declare("full", FULL)
+    bench.broker.bind(bench.vhost, "late", "full", "k")
+    bench.fill("full", b"old")
+    in_steps(bench)
+    delay(bench, b"m")
+    bench.advance(50)
+    bench.advance(0)
+    bench.advance(0)
+
+    bench.broker.delete_queue(bench.vhost, "b")
+    finish(bench)
+
+    assert (len(bench.queue("a")), len(bench.queue("c"))) == (1, 1)
+    assert bench.bodies("full") == [b"old"]
+    take(bench, "full")
+    bench.advance(SECOND)
+    bench.advance(SECOND)
+    assert bench.bodies("full") == [b"m"]
+
+
+def test_a_message_that_is_cancelled_between_steps_enters_no_further_queue(bench: Bench) -> None:
+    late(bench, "a", "b", "c")
+    in_steps(bench)
+    delay(bench, b"m")
+    bench.advance(50)
+    bench.advance(0)
+    bench.advance(0)
+    (position,) = bench.flow.delayed
+
+    assert bench.flow.delays.deliver(position)  # it is under way
+    bench.flow.delays.cancel(position)
+    finish(bench)
+
+    assert counts(bench) == [1, 0, 0]
+    assert not bench.flow.delayed
 
 
 @pytest.mark.parametrize("keep", list(Keep))

@@ -98,10 +98,10 @@ def test_a_message_that_cannot_be_read_is_set_aside_and_the_limit_holds(
     rotten = list(store.queues["log"].live_positions())[8]
     read = node.service.journal.read
 
-    def damaged(position: int) -> tuple[int, bytes]:
+    def damaged(position: int, kind: int | None = None) -> tuple[int, bytes]:
         if position == rotten:
             raise RecordUnreadable("planted", position, "the checksum does not match", 10)
-        return read(position)
+        return read(position, kind)
 
     monkeypatch.setattr(node.service.journal, "read", damaged)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from holtmq.broker.broker import Broker
@@ -9,6 +11,7 @@ from holtmq.broker.errors import Conflict
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.partitioned.log.bodies import BodyCache
 from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.streams import stream_queue
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Holder, Lease
 from holtmq.journal import MemoryJournal
@@ -113,3 +116,45 @@ def test_a_consumer_gets_what_is_durable_and_is_woken_when_the_rest_is(broker: B
 def test_a_group_whose_name_is_not_utf_8_is_refused(broker: Broker) -> None:
     with pytest.raises(Conflict):
         consume(broker, "log", **{"x-consumer-group": UNREADABLE})
+
+
+def test_of_very_many_readers_some_are_served_in_a_turn_and_those_who_wait_come_first(
+    broker: Broker, service: PartitionedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later: list[Callable[[], None]] = []
+    service.line.at = lambda at, action: later.append(action)
+    readers = [consume(broker, "log") for _ in range(10)]
+
+    def got() -> list[int]:
+        return [len(reader.got) for reader in readers]
+
+    monkeypatch.setattr(stream_queue, "SERVED_AT_ONCE", 42)  # two readers: a read with a message, one without
+    publish(broker, "all", "a")
+    first = got()
+    publish(broker, "all", "b")
+    second = got()
+    steps = 0
+    while later:
+        later.pop(0)()
+        steps += 1
+
+    assert first == [1, 1] + [0] * 8
+    assert second == [1, 1, 2, 2] + [0] * 6
+    assert (got(), steps) == ([2] * 10, 4)
+    assert [message.seq for message in readers[0].got] == [message.seq for message in readers[9].got]
+
+
+def test_a_reader_that_leaves_before_its_turn_gets_nothing(
+    broker: Broker, service: PartitionedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later: list[Callable[[], None]] = []
+    service.line.at = lambda at, action: later.append(action)
+    stays, leaves = consume(broker, "log"), consume(broker, "log")
+    monkeypatch.setattr(stream_queue, "SERVED_AT_ONCE", 1)
+    publish(broker, "all", "a")
+
+    broker.cancel(broker.vhost("/").queues["log"], leaves)
+    while later:
+        later.pop(0)()
+
+    assert (len(stays.got), leaves.got) == (1, [])

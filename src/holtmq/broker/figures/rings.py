@@ -93,9 +93,12 @@ class Ring:
         return not any(self._minutes)
 
     def _read(self, slots: "array[int]", size: int, end: int) -> list[list[int]]:
-        first = 1 if slots is self._seconds else 0
-        places = [(end - size + step) % size * self._series for step in range(first, size)]
-        return [[slots[at + series] for at in places] for series in range(self._series)]
+        width, stop = self._series, end % size
+        start = (end + 1) % size if slots is self._seconds else stop  # the current second is left out
+        series = range(width)
+        if start < stop:
+            return [slots[start * width + one : stop * width : width].tolist() for one in series]
+        return [[*slots[start * width + one :: width], *slots[one : stop * width : width]] for one in series]
 
     def _advance(self, second: int) -> None:
         if second > self._second:
@@ -125,10 +128,11 @@ class LevelRing:
     A slot without a reading has the level of the slot before it: the level is recorded when it changes.
     """
 
-    __slots__ = ("_level", "_minute", "_minutes", "_second", "_seconds")
+    __slots__ = ("_changed_at", "_level", "_minute", "_minutes", "_second", "_seconds")
 
     def __init__(self, level: int, second: int) -> None:
         self._level = level
+        self._changed_at = second - SECONDS
         self._second = second
         self._minute = second // 60
         self._seconds = array("I", [min(level, _MOST)]) * SECONDS
@@ -137,7 +141,9 @@ class LevelRing:
     def record(self, second: int, level: int) -> None:
         """Set the level from ``second`` on."""
         self._advance(second)
-        self._level = level
+        if level != self._level:
+            self._level = level
+            self._changed_at = second
         self._seconds[self._second % SECONDS] = min(level, _MOST)
         self._minutes[self._minute % MINUTES] = min(level, _MOST)
 
@@ -159,8 +165,11 @@ class LevelRing:
 
     def rate(self, second: int) -> float:
         """The change per second over the last seconds."""
-        levels = self.by_second(second)
-        return (levels[-1] - levels[-1 - RATE_SECONDS]) / RATE_SECONDS
+        if second - self._changed_at > RATE_SECONDS:  # most queues of a large broker
+            return 0.0
+        self._advance(second)
+        now, before = self._second % SECONDS, (self._second - RATE_SECONDS) % SECONDS
+        return (self._seconds[now] - self._seconds[before]) / RATE_SECONDS
 
     def by_minute(self, second: int) -> list[int]:
         """The levels of the last three hours, oldest first."""

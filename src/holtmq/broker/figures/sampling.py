@@ -5,7 +5,7 @@ argument), counting. The cost depends on the queues used in that second, not on 
 steps: a queue's first sample takes 30 µs, a later one 6 µs, and 20,000 may have been used.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from holtmq.broker.figures.client_counts import ClientCounts
@@ -36,23 +36,25 @@ class Sampler:
         self._last: dict[object, Totals] = {}
         self._levels: dict[int, tuple[int, int]] = {}
 
-    def sample_exchanges(self, second: int, used: Iterable[QueueExchange]) -> Iterator[None]:
-        """Sample the exchanges in ``used``, one in each step."""
-        for exchange in used:
+    def sample_exchanges(self, second: int, used: set[QueueExchange]) -> Iterator[None]:
+        """Sample the exchanges in ``used``, one in each step. Empties it: see ``sample``."""
+        while used:
+            exchange = used.pop()
             if exchange.ring is None:
                 exchange.ring = Ring((0, 0), second)
             exchange.ring.record(second, (exchange.published, exchange.routed))
             yield
 
     def sample(
-        self, second: int, used: Iterable[Queue], counters: QueueCounters, clients: ClientCounts
+        self, second: int, used: set[Queue], counters: QueueCounters, clients: ClientCounts
     ) -> Iterator[None]:
         """Sample the work queues in ``used`` and the partitioned queues that ``counters`` lists as used, one
-        in each step."""
-        for queue in used:
+        in each step. Empties ``used``: deleted queues would else be freed all at once."""
+        while used:
+            queue = used.pop()
             if isinstance(queue, WorkQueue) and not queue.figures.ended:
                 self._sample_work(second, queue)
-                yield
+            yield
         for name in counters.take_used():
             counts = counters.queues.get(name)
             if counts is None:  # deleted since

@@ -180,17 +180,6 @@ class PartitionedQueue:
         self._offer(reader, partition)
         return True
 
-    def next_deadline(self) -> float | None:
-        """When ``advance`` next has something to do: a lease, delay, window or hold ends."""
-        return min(
-            (at for group in self.groups.values() if (at := group.ready.next_deadline()) is not None),
-            default=None,
-        )
-
-    def advance(self, now: float) -> set[str]:
-        """Process deadlines; return the groups for which a partition may have become claimable."""
-        return {name for name, group in self.groups.items() if group.advance(now)}
-
     def take_woken(self) -> set[str]:
         """Groups that may have something to claim because of events since the last call."""
         woken = self._woken

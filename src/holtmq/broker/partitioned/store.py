@@ -7,7 +7,7 @@ Over 400 lines: writing a change, applying it and folding it at a start must sta
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -160,11 +160,34 @@ class PartitionedStore:
             else:
                 self._state_parts[kind].fold(position, kind, payload)
 
-    def apply_stored(self, changes: Iterable[Change], positions: Sequence[int]) -> None:
-        """Apply events that a state part's record contains; the message bodies are at ``positions``."""
-        (self._apply if self._after_repair is None else self._apply_fitting)(changes, positions)
+    def apply_stored(
+        self, changes: Iterable[Change], positions: Sequence[int], hidden_by: str | None = None
+    ) -> None:
+        """Apply events that a state part's record contains; the message bodies are at ``positions``.
 
-    def _apply_fitting(self, changes: Iterable[Change], positions: Sequence[int]) -> None:
+        ``hidden_by``: no reader sees the messages until this owner's batch is complete (``reveal``).
+        """
+        if self._after_repair is None:
+            self._apply(changes, positions, hidden_by)
+        else:
+            self._apply_fitting(changes, positions, hidden_by)
+
+    def reveal(self, owner: str) -> None:
+        """The batch whose messages the owner has hidden is complete."""
+        self._pending_visibility.reveal(owner)
+
+    def hidden_by(self, owner: str) -> dict[int, int]:
+        """From which offset on the owner hides messages, by number of the queue."""
+        return self._pending_visibility.hidden_by(owner)
+
+    def hide_restored(self, owner: str, offsets: Mapping[int, int]) -> None:
+        """Hide messages that a checkpoint contained, as ``hidden_by`` has returned it."""
+        for number, offset in offsets.items():
+            self._pending_visibility.hide_restored(owner, self.by_number[number], offset)
+
+    def _apply_fitting(
+        self, changes: Iterable[Change], positions: Sequence[int], hidden_by: str | None
+    ) -> None:
         """Apply events after a dropped stretch, each by itself: some may refer to what was there."""
         assert self._after_repair is not None
         at = 0
@@ -174,11 +197,13 @@ class PartitionedStore:
             try:
                 fitted = event if queue is None else self._after_repair.fitted(queue, event)  # type: ignore[arg-type]
                 if fitted is not None:
-                    self._apply([(number, fitted)], positions[start:at])
+                    self._apply([(number, fitted)], positions[start:at], hidden_by)
             except (LookupError, AssertionError):
                 self.damage.dropped += 1
 
-    def _apply(self, changes: Iterable[Change], positions: Sequence[int]) -> None:
+    def _apply(
+        self, changes: Iterable[Change], positions: Sequence[int], hidden_by: str | None = None
+    ) -> None:
         at = 0
         listeners = self.listeners
         for number, event in changes:
@@ -187,6 +212,8 @@ class PartitionedStore:
                 count = len(event.partitions)
                 queue.apply(event, positions if count == len(positions) else positions[at : at + count])
                 at += count
+                if hidden_by is not None:
+                    self._pending_visibility.hide(hidden_by, queue, event.first_offset)
                 self._pending_visibility.add(queue, event)
                 continue
             elif isinstance(event, Subscribed | SubscriptionMoved | SubscriptionsForgotten):
@@ -236,6 +263,7 @@ class PartitionedStore:
 
     def _drop(self, number: int) -> PartitionedQueue:
         queue = self.by_number.pop(number)
+        self._pending_visibility.forget(queue)
         self.dedup_budget.forgotten_by_deleted += queue.dedup.forgotten_early
         for where in ("partitioned queue", "dead letters"):
             self.damage.forget(where, "", queue.name)
@@ -252,7 +280,7 @@ class PartitionedStore:
         missing = [position for position, body in zip(positions, found, strict=True) if body is None]
         cipher = self.cipher
         try:
-            records = self.journal.read_many(missing)
+            records = self.journal.read_many(missing, _BODY)
         except RecordUnreadable as error:
             if self.set_aside(missing):
                 raise MessagesSetAside(str(error), error.position, error.reason) from error
@@ -285,7 +313,7 @@ class PartitionedStore:
 
     def _weigh_stored(self, position: int) -> int:
         try:
-            record = self.journal.read(position)[1]
+            record = self.journal.read(position, _BODY)[1]
         except RecordUnreadable:
             self.set_aside([position])
             return 0
@@ -300,7 +328,7 @@ class PartitionedStore:
         if body is not None:
             return body.transaction_id
         try:
-            return transaction_id_of(self.journal.read(position)[1])
+            return transaction_id_of(self.journal.read(position, _BODY)[1])
         except RecordUnreadable:
             return None
 
@@ -329,7 +357,7 @@ class PartitionedStore:
         errors: dict[int, RecordUnreadable] = {}
         for position in positions:
             try:
-                self.journal.read(position)
+                self.journal.read(position, _BODY)
             except RecordUnreadable as error:
                 errors[position] = error
         if not errors:
@@ -389,9 +417,13 @@ class PartitionedStore:
         """Position of the last body whose record has not been read; None when there is none."""
         return self._loose[-1] if self._loose else None
 
-    def mended(self) -> None:
-        """A repair dropped part of the journal here: earlier bodies belong to no later record."""
-        self._loose, self._lost = [], []
+    def mended(self, position: int | None) -> None:
+        """A repair dropped part of the journal here: earlier bodies belong to no later record.
+
+        ``position``: where, if it was not inside a batch. Then the head of a batch may be lost and its last
+        bodies, with their event, may follow.
+        """
+        self._loose, self._lost = ([], []) if position is None else ([position], [0])
         if self._after_repair is None:
             self._after_repair = AfterRepair()
         self._after_repair.begin(self.by_number.values())

@@ -6,15 +6,22 @@ go to is never dropped here.
 
 A full queue that refuses publishers (``reject-publish``) cannot refuse what is confirmed already. Such a
 message goes on waiting, behind earlier ones for that queue, and is tried again every second.
+
+A message for very many queues enters some of them at a time. Each step is one record: the message in these
+queues, the end of its delay, and the message again, delayed until now for the queues that are left.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from holtmq.broker.message import Message, unplaced
+from holtmq.broker.publish.wide_publishes import QueuesInParts
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import decode_delayed, encode_delayed
 from holtmq.broker.topology.destinations import Queue
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
     from holtmq.broker.flow import Flow
     from holtmq.broker.publish.publish_properties import PublishProperties
     from holtmq.broker.timer_wheel import Timer
-    from holtmq.broker.topology.recent_history import RecentHistory
+    from holtmq.broker.topology.routing import RouteWalk
     from holtmq.broker.topology.vhost import QueueExchange, VHost
 
 _TRY_AGAIN_MS: Final = 1_000
@@ -45,6 +52,16 @@ class DelayedMessage(NamedTuple):
     message: Message
 
 
+class _Due(NamedTuple):
+    """A message whose delay has ended, as it was published."""
+
+    vhost: VHost
+    exchange: str
+    message: Message
+    properties: PublishProperties
+    persistent: bool
+
+
 class Delays:
     """The delayed messages of a node."""
 
@@ -53,6 +70,9 @@ class Delays:
         self.waiting: dict[int, tuple[bool, int]] = {}  # position -> persistent, due time
         self._timers: dict[int, Timer[Callable[[], object]]] = {}
         self._lines: dict[int, deque[int]] = {}  # queue id -> positions that it had no room for
+        self._placing: set[int] = set()  # positions of messages that are placed in steps
+        self._committed: list[int] | None = None  # positions of the batch that is being committed
+        self.in_steps: Callable[[Iterator[None]], object] = _exhaust  # runs them, with other work in between
 
     def add(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
         """Accept a message that is routed by this exchange at its time."""
@@ -70,26 +90,35 @@ class Delays:
     def schedule(self, position: int, persistent: bool, due_ms: int) -> None:
         """Set a timer for a message in the journal (also after a restart)."""
         self.waiting[position] = (persistent, due_ms)
+        if self._committed is not None:
+            self._committed.append(position)
         self._timers[position] = self._flow.timers.schedule(due_ms / 1000, lambda: self._ended(position))
 
     def look_at(self, position: int) -> DelayedMessage:
-        """A message that waits. Raises RecordUnreadable."""
+        """A message that waits. Raises RecordUnreadable, and reports it as damaged."""
         flow = self._flow
-        record = flow.journal.read(position)[1]
+        try:
+            record = self._read(position, self.waiting[position][0])
+        except RecordUnreadable as error:
+            flow.damage.note("delayed", "", "", error)
+            raise
         due_ms, vhost_name, exchange_name, message, only = decode_delayed(record)
         vhost = flow.vhosts.get(vhost_name)
         exchange = vhost.exchanges.get(exchange_name) if vhost is not None else None
-        queues: dict[str, Queue] = {}
-        if vhost is not None and exchange is not None:
+        names: dict[str, None] = {}
+        if vhost is not None and (exchange is not None or only):
             properties = flow.publish_properties.of(message.header)
-            queues, _ = self._queues(vhost, exchange, message, properties, only)
-        return DelayedMessage(position, due_ms, vhost_name, exchange_name, list(queues), message)
+            for part in _parts(vhost, exchange, message, properties, only, []):
+                names.update(dict.fromkeys([queue.name for queue in part]))
+        return DelayedMessage(position, due_ms, vhost_name, exchange_name, list(names), message)
 
     def deliver(self, position: int) -> bool:
         """End a delay now. False: the message goes on waiting, for room in a full queue.
 
         The caller has checked that it waits and can be read.
         """
+        if position in self._placing:
+            return True
         if any(position in line for line in self._lines.values()):
             return False
         self._stop(position)
@@ -108,7 +137,7 @@ class Delays:
             timer.cancel()
 
     def _ended(self, position: int) -> bool:
-        """Place a message. False when it goes on waiting for a full queue."""
+        """Place a message, or begin to. False when it goes on waiting for a full queue."""
         self._timers.pop(position, None)
         flow = self._flow
         waiting = self.waiting.pop(position, None)
@@ -130,59 +159,103 @@ class Delays:
             self.waiting[position] = waiting
             raise
         self.waiting[position] = waiting  # so that a checkpoint keeps it
-        return False
+        return position in self._placing
+
+    def _read(self, position: int, persistent: bool) -> bytes:
+        return self._flow.journal.read(position, Kind.DELAYED if persistent else Kind.PAGED)[1]
 
     def _place(self, position: int, persistent: bool) -> bool:
         flow = self._flow
-        _, vhost_name, exchange_name, message, only = decode_delayed(flow.journal.read(position)[1])
+        _, vhost_name, exchange_name, message, only = decode_delayed(self._read(position, persistent))
         vhost = flow.vhosts.get(vhost_name)
         exchange = vhost.exchanges.get(exchange_name) if vhost is not None else None
-        flow.begin()
-        assert flow.batch is not None
-        if vhost is not None and exchange is not None:
-            properties = flow.publish_properties.of(message.header)
-            queues, histories = self._queues(vhost, exchange, message, properties, only)
-            full = [queue for queue in queues.values() if self._must_wait(queue, message)]
-            if full and len(queues) == 1:
-                flow.abort()
-                self._line_up(position, full[0])
-                return False
-            for queue in full:
-                payload = encode_delayed(message, vhost_name, exchange_name, flow.now_ms, [queue.id])
-                self._write(payload, persistent and queue.persisted, flow.now_ms)
-                del queues[queue.name]
-            self._arrive(message, properties)
-            for history in histories:
-                history.keep(unplaced(message), properties.headers)
-            flow.publishing.place_unconfirmed(vhost, queues.values(), message)
-        if persistent:
-            flow.batch.add(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
-        flow.commit()
+        if vhost is None or (exchange is None and not only):
+            if persistent:
+                flow.journal.append(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
+            return True
+        properties = flow.publish_properties.of(message.header)
+        walks: list[RouteWalk[Queue]] = []
+        found = QueuesInParts(_parts(vhost, exchange, message, properties, only, walks))
+        due = _Due(vhost, exchange_name, message, properties, persistent)
+        queues = found.find(vhost.widest)
+        if len(queues) > vhost.widest or not found.looked_at:
+            self._placing.add(position)
+            self.in_steps(self._place_in_steps(position, due, found, walks))
+            return False
+        if len(queues) == 1 and self._must_wait(queues[0], message):
+            self._line_up(position, queues[0])
+            return False
+        self._place_some(position, due, queues, [], walks)
         return True
 
-    def _queues(
-        self,
-        vhost: VHost,
-        exchange: QueueExchange,
-        message: Message,
-        properties: PublishProperties,
-        only: Collection[int],
-    ) -> tuple[dict[str, Queue], dict[RecentHistory, None]]:
-        """Where a message goes when its delay ends, and which exchanges keep a copy."""
-        if only:  # its other queues have it already
-            return {queue.name: queue for queue in vhost.queues.values() if queue.id in only}, {}
-        queues: dict[str, Queue] = {}
-        histories: dict[RecentHistory, None] = {}
-        for key in (message.routing_key, *properties.extra_keys):
-            result = vhost.route(
-                exchange, key, properties.headers, properties.hash_properties(), delay_served=True
-            )
-            queues.update((queue.name, queue) for queue in result.queues)
-            histories.update(dict.fromkeys(result.histories))
-        return queues, histories
-
-    def _arrive(self, message: Message, properties: PublishProperties) -> None:
+    def _place_in_steps(
+        self, position: int, due: _Due, found: QueuesInParts, walks: list[RouteWalk[Queue]]
+    ) -> Iterator[None]:
+        """Place a message in very many queues, unless it is cancelled meanwhile."""
         flow = self._flow
+        try:
+            yield
+            while not found.looked_at:
+                found.find(sys.maxsize)
+                yield
+            left = found.take(sys.maxsize)
+            ids = [queue.id for queue in left]
+            while position in self.waiting and flow.journal.failed is None:
+                count = max(1, flow.per_turn.copies)
+                some, left, ids = left[:count], left[count:], ids[count:]
+                following = self._place_some(
+                    position, due, [queue for queue in some if not queue.deleted], ids, walks
+                )
+                del self.waiting[position]
+                if not left:
+                    return
+                self._placing.discard(position)
+                position, walks = following, []
+                self._placing.add(position)
+                self._stop(position)
+                yield
+        except Exception:
+            flow.abort()
+            self.schedule(position, due.persistent, flow.now_ms + _TRY_AGAIN_MS)
+            raise
+        finally:
+            self._placing.discard(position)
+
+    def _place_some(
+        self, position: int, due: _Due, queues: list[Queue], left: list[int], walks: list[RouteWalk[Queue]]
+    ) -> int:
+        """Place a message in these queues, and delay it for the full ones and for those that are left.
+
+        Return the position of the last.
+        """
+        flow, message, vhost = self._flow, due.message, due.vhost
+        flow.begin()
+        assert flow.batch is not None
+        full = dict.fromkeys(queue for queue in queues if self._must_wait(queue, message))
+        for queue in full:
+            payload = encode_delayed(message, vhost.name, due.exchange, flow.now_ms, [queue.id])
+            self._write(payload, due.persistent and queue.persisted, flow.now_ms)
+        if left:
+            payload = encode_delayed(message, vhost.name, due.exchange, flow.now_ms, left)
+            self._write(payload, due.persistent, flow.now_ms)
+        arrived = self._arrive(message, due.properties)
+        for history in dict.fromkeys(history for walk in walks for history in walk.histories):
+            history.keep(unplaced(arrived), due.properties.headers)
+        accepting = [queue for queue in queues if queue not in full]
+        flow.publishing.place_unconfirmed(vhost, accepting, arrived)
+        if due.persistent:
+            flow.batch.add(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
+        positions: list[int] = []
+        self._committed = positions
+        try:
+            flow.commit()
+        finally:
+            self._committed = None
+        return positions[len(full)] if left else 0
+
+    def _arrive(self, delayed: Message, properties: PublishProperties) -> Message:
+        flow = self._flow
+        message = msgspec.structs.replace(delayed)
         flow.seq += 1
         message.seq = flow.seq
         if message.expires_ms:
@@ -190,6 +263,7 @@ class Delays:
         message.arrived_ms = flow.now_ms
         if properties.delay_ms:
             message.header = _delay_served(message.header, properties)
+        return message
 
     def _must_wait(self, queue: Queue, message: Message) -> bool:
         if not queue.refuses_when_full:
@@ -228,6 +302,30 @@ class Delays:
                 self._plan(queue, wait_ms)
             else:
                 del self._lines[queue.id]
+
+
+def _parts(
+    vhost: VHost,
+    exchange: QueueExchange | None,
+    message: Message,
+    properties: PublishProperties,
+    only: Collection[int],
+    walks: list[RouteWalk[Queue]],
+) -> Iterator[list[Queue]]:
+    """The queues that a message enters when its delay ends; adds the walks to them."""
+    if only:  # its other queues have it already
+        ids = frozenset(only)
+        yield [queue for queue in vhost.queues.values() if queue.id in ids]
+        return
+    assert exchange is not None
+    for key in (message.routing_key, *properties.extra_keys):
+        walk = vhost.walk(exchange, key, properties.headers, properties.hash_properties(), delay_served=True)
+        walks.append(walk)
+        yield from walk
+
+
+def _exhaust(steps: Iterator[None]) -> None:
+    deque(steps, maxlen=0)
 
 
 def _delay_served(header: bytes, properties: PublishProperties) -> bytes:

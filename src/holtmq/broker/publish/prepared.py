@@ -9,12 +9,18 @@ messages get numbers far ahead, and later ones continue behind them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holtmq.broker.message import Message, encode_message
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.records.changes import Kind
+from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.topology.targets import durable_ids, splits_transient
+from holtmq.broker.topology.vhost import QueueExchange
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.encoded_batch import EncodedBatch
 from holtmq.journal.records import FRAME_SIZE
 
@@ -26,11 +32,24 @@ _MESSAGE: Final = int(Kind.MESSAGE)
 
 
 class Outdated(Exception):
-    """The topology has changed, or a message needs more than its route: prepare again, or in one go."""
+    """The topology has changed: prepare again, or in one go."""
+
+
+class Unpreparable(Exception):
+    """A message is delayed, is for a stream or for very many queues, or may be refused: in one go."""
+
+
+class _Targets(NamedTuple):
+    """The queues of some messages."""
+
+    work_queues: tuple[WorkQueue, ...]
+    durable_ids: bytes
+    persists: bool  # also messages that are not persistent
+    only_queue: WorkQueue | None
 
 
 class PreparedPublishes:
-    """Plain messages on plain routes of one vhost."""
+    """Messages for work queues of one vhost."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
@@ -38,18 +57,28 @@ class PreparedPublishes:
         self._first = self._seq = flow.seq + _AHEAD
         self._versions: dict[int, tuple[Route, int]] = {}  # by vhost: what its routes were resolved with
         self._fresh: dict[Route, Route] = {}
-        self._runs: list[
-            tuple[Route, list[Message], list[int]]
-        ] = []  # messages with one route, their offsets
+        self._targets: dict[tuple[int, ...], _Targets] = {}  # by ids of the queues
+        self._needs_room: dict[WorkQueue, list[int]] = {}  # sizes for queues that refuse when they are full
+        # Messages with the same targets, their offsets.
+        self._runs: list[tuple[Route | _Targets, list[Message], list[int]]] = []
+        self._counts: Counter[tuple[QueueExchange, int]] = Counter()  # messages by exchange, number of queues
         self._batch = EncodedBatch()
 
     def add(self, route: Route, properties: PublishProperties, header: bytes, body: bytes) -> bool:
         """Prepare a message; False when there is no queue for it."""
         route = self._current(route)
-        if not route.queues:
+        targets: Route | _Targets = route
+        if not (route.simple and properties.plain):
+            targets = self._resolve(route, properties)
+            for queue in targets.work_queues:
+                if queue.refuses_when_full:
+                    self._needs_room.setdefault(queue, []).append(len(body))
+            header = properties.visible_header(header)
+        self._counts[route.exchange, len(targets.work_queues)] += 1
+        if not targets.work_queues:
             return False
         self._seq += 1
-        persistent = properties.persistent or route.persists
+        persistent = properties.persistent or targets.persists
         ttl = properties.ttl_ms
         message = Message(
             self._seq,
@@ -62,15 +91,33 @@ class PreparedPublishes:
             persistent,
         )
         offset = 0
-        if persistent and route.durable_ids:
-            offset = self._batch.add(_MESSAGE, encode_message(message, route.durable_ids))
+        if persistent and targets.durable_ids:
+            offset = self._batch.add(_MESSAGE, encode_message(message, targets.durable_ids))
         runs = self._runs
-        if not runs or runs[-1][0] is not route:
-            runs.append((route, [], []))
+        if not runs or runs[-1][0] is not targets:
+            runs.append((targets, [], []))
         _, messages, offsets = runs[-1]
         messages.append(message)
         offsets.append(offset)
         return True
+
+    def _resolve(self, route: Route, properties: PublishProperties) -> _Targets:
+        """The queues of a message whose key is not enough to find them."""
+        vhost, exchange = route.vhost, route.exchange
+        hashed = properties.hash_properties() if exchange.needs_properties else None
+        queues: dict[str, Queue] = {}
+        for key in (route.routing_key, *properties.extra_keys):
+            result = vhost.route(exchange, key, properties.headers, hashed)
+            if result.delays or result.histories:
+                raise Unpreparable
+            queues.update((queue.name, queue) for queue in result.queues)
+        ids = tuple(queue.id for queue in queues.values())
+        found = self._targets.get(ids)
+        if found is None:
+            if len(queues) > vhost.widest:
+                raise Unpreparable
+            found = self._targets[ids] = _targets(queues.values())
+        return found
 
     def _current(self, route: Route) -> Route:
         vhost = route.vhost
@@ -80,7 +127,7 @@ class PreparedPublishes:
         fresh = self._fresh.get(route)
         if fresh is None:
             fresh = Route(vhost, route.exchange, route.routing_key, route.address)
-            if not fresh.simple or fresh.version != version:
+            if fresh.version != version:
                 raise Outdated
             self._fresh[route] = fresh
         return fresh
@@ -96,11 +143,14 @@ class PreparedPublishes:
         return self._batch.size > FRAME_SIZE
 
     def check(self) -> None:
-        """Outdated, unless everything is still as it was prepared."""
+        """Outdated unless everything is still as it was prepared, Unpreparable if a queue is too full."""
         if self._flow.seq >= self._first or any(
             route.vhost.version != version for route, version in self._versions.values()
         ):
             raise Outdated
+        for queue, sizes in self._needs_room.items():
+            if queue.is_full(sizes[-1], len(sizes) - 1, sum(sizes) - sizes[-1]):
+                raise Unpreparable
 
     def write(self, records: list[tuple[int, bytes]]) -> list[int]:
         """Append the messages and these records as one, then enqueue; return the positions of ``records``."""
@@ -108,19 +158,31 @@ class PreparedPublishes:
         others = [self._batch.add(kind, payload) for kind, payload in records]
         base = flow.journal.append_encoded(self._batch) if self.is_journalled else 0
         flow.seq = self._seq
-        for route, messages, offsets in self._runs:
+        for (exchange, queues), count in self._counts.items():
+            flow.count(exchange, count, count * (queues - 1))
+        for targets, messages, offsets in self._runs:
             for message, offset in zip(messages, offsets, strict=True):
                 if offset:
                     message.position = base + offset
-            _enqueue(flow, route, messages)
+            _enqueue(flow, targets, messages)
         return [base + offset for offset in others]
 
 
-def _enqueue(flow: Flow, route: Route, messages: list[Message]) -> None:
-    queue = route.only_queue
-    if queue is None or queue.fifo is None or queue.limited:
+def _targets(queues: Collection[Queue]) -> _Targets:
+    work_queues = tuple(queue for queue in queues if isinstance(queue, WorkQueue))
+    if len(work_queues) < len(queues) or splits_transient(queues):
+        raise Unpreparable
+    only = work_queues[0] if len(work_queues) == 1 else None
+    persists = any(queue.always_persists for queue in work_queues)
+    return _Targets(work_queues, durable_ids(work_queues), persists, only)
+
+
+def _enqueue(flow: Flow, targets: Route | _Targets, messages: list[Message]) -> None:
+    queue = targets.only_queue
+    # A queue that refuses messages has room for all of them (``check``).
+    if queue is None or queue.fifo is None or (queue.limited and not queue.refuses_when_full):
         for message in messages:
-            flow.place(message, route.work_queues)
+            flow.place(message, targets.work_queues)
         return
     queue.fifo.inbox += messages
     queue.bytes += sum([len(message.body) for message in messages])

@@ -77,6 +77,10 @@ class PublishProperties:
         """The delay requested from a delayed exchange."""
         return delay_of(self.headers)
 
+    def visible_header(self, header: bytes) -> bytes:
+        """The content header without what consumers must not see (BCC)."""
+        return header if self.visible_bytes is None else header[:PROPERTIES_AT] + self.visible_bytes
+
     def hash_properties(self) -> dict[str, object]:
         """The properties that a consistent-hash exchange can use."""
         properties = decode_properties(self.property_bytes)

@@ -6,22 +6,27 @@ Owns: how a message gets into its queues. Must not touch: delayed messages (``de
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Collection, Generator, Iterator, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from holtmq.broker.message import Message, encode_message, unplaced
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
+from holtmq.broker.publish.wide_publishes import QueuesInParts, in_steps
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.queue_options import Overflow
 from holtmq.broker.topology.recent_history import RecentHistory
+from holtmq.broker.topology.routing import RouteWalk
 from holtmq.broker.topology.targets import durable_ids
 from holtmq.broker.topology.vhost import VHost
-from holtmq.broker.work.work_queue import Reason, WorkQueue
-from holtmq.wire.properties import PROPERTIES_AT
+from holtmq.broker.work.outcasts import Reason
+from holtmq.broker.work.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from holtmq.broker.flow import Flow
@@ -34,26 +39,33 @@ class PublishOutcome(IntEnum):
     JOURNALLED = 1  # confirmed when durable
     UNROUTED = 2  # no queue matched
     REFUSED = 3  # a queue was full
+    IN_STEPS = 4  # for very many queues: the caller runs ``take_steps``
 
 
+Steps = Generator[None, None, PublishOutcome]
 _PLACED: Final = PublishOutcome.PLACED
 _JOURNALLED: Final = PublishOutcome.JOURNALLED
 _UNROUTED: Final = PublishOutcome.UNROUTED
 _MESSAGE: Final = int(Kind.MESSAGE)
+_LETTERS: Final = 50  # that a publisher waits for: about 2 ms
 
 
 class Publishing:
     """Accepts messages and puts them into queues, or into the journal until their delay ends."""
 
-    __slots__ = ("_flow",)
+    __slots__ = ("_flow", "_steps")
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
+        self._steps: Steps | None = None
 
     def publish(
         self, route: Route, properties: PublishProperties, header: bytes, body: bytes
     ) -> PublishOutcome:
-        """Publish a message. (Plain AMQP publishes take a faster path, ``amqp/publish_run.py``.)"""
+        """Publish a message. (Plain AMQP publishes take a faster path, ``amqp/publish_run.py``.)
+
+        IN_STEPS is only returned outside of a batch: then ``take_steps`` is what is left to do.
+        """
         flow = self._flow
         exchange = route.exchange
         exchange.published += 1  # count(), inlined
@@ -110,6 +122,8 @@ class Publishing:
         if not route.queues:
             return _UNROUTED
         flow.place(message, route.work_queues)
+        if flow.late_letters:
+            self._keep_up()
         return outcome
 
     def publish_in_read(
@@ -134,48 +148,84 @@ class Publishing:
         flow = self._flow
         if flow.pending_publishes:
             flow.write_pending_publishes()  # they were published first
-        queues: dict[str, Queue] = {}
-        delays: dict[str, int] = {}
-        histories: dict[RecentHistory, None] = {}
-        # A transaction's routes may be older than the topology at its commit.
-        needs = not route.simple or flow.batch is not None
-        for key in (route.routing_key, *properties.extra_keys):
-            if not needs and key is route.routing_key:
-                queues.update((queue.name, queue) for queue in route.queues)
-                continue
-            result = route.vhost.route(
-                route.exchange,
-                key,
-                properties.headers,
-                properties.hash_properties() if route.exchange.needs_properties else None,
-            )
-            queues.update((queue.name, queue) for queue in result.queues)
-            delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
-            histories.update(dict.fromkeys(result.histories))
+        walks: list[RouteWalk[Queue]] = []
+        found = QueuesInParts(_parts(route, properties, walks, flow.batch is not None))
+        widest = route.vhost.widest if flow.batch is None else sys.maxsize
+        queues = found.find(widest)
+        while not found.looked_at and flow.batch is not None:
+            queues = found.find(widest)
+        if len(queues) > widest or not found.looked_at:
+            self._steps = self._in_steps(route, properties, message, found, walks)
+            return PublishOutcome.IN_STEPS
+        has_delays = self._pass_exchanges(route, properties, message, walks)
+        accepted, journalled = self._enqueue(message, queues)
+        route.exchange.more_copies += accepted - 1
+        return _outcome(message, len(queues), accepted, journalled, has_delays)
+
+    def take_steps(self) -> Steps:
+        """What is left of the publish that returned IN_STEPS; the result is its outcome."""
+        steps, self._steps = self._steps, None
+        assert steps is not None
+        return steps
+
+    def _in_steps(
+        self,
+        route: Route,
+        properties: PublishProperties,
+        message: Message,
+        found: QueuesInParts,
+        walks: list[RouteWalk[Queue]],
+    ) -> Steps:
+        visible = msgspec.structs.replace(message, header=properties.visible_header(message.header))
+        wanted, accepted, journalled = yield from in_steps(self._flow, visible, found, self._enqueue)
+        route.exchange.more_copies += accepted - 1
+        has_delays = self._pass_exchanges(route, properties, message, walks)
+        return _outcome(message, wanted, accepted, journalled, has_delays)
+
+    def _pass_exchanges(
+        self,
+        route: Route,
+        properties: PublishProperties,
+        message: Message,
+        walks: list[RouteWalk[Queue]],
+    ) -> bool:
+        """Do what the exchanges on the way do: delay the message, keep it. True if it is delayed."""
+        flow = self._flow
+        delays = {delay.exchange.name: delay.delay_ms for walk in walks for delay in walk.delays}
         for exchange, delay_ms in delays.items():  # all keys, also BCC, are routed when it is due
             flow.delays.add(message, route.vhost.name, exchange, flow.now_ms + delay_ms)
-        if properties.visible_bytes is not None:
-            message.header = message.header[:PROPERTIES_AT] + properties.visible_bytes
-        for history in histories:
+        message.header = properties.visible_header(message.header)
+        for history in dict.fromkeys(history for walk in walks for history in walk.histories):
             history.keep(unplaced(message), properties.headers)
+        return bool(delays)
+
+    def _enqueue(self, message: Message, queues: Sequence[Queue]) -> tuple[int, bool]:
+        """Place a message in those of these queues that accept it; how many, and whether it is journalled."""
+        flow = self._flow
         accepted: list[Queue] = []
-        for queue in queues.values():
+        for queue in queues:
             if not self._refuses(queue, message):
                 accepted.append(queue)
             elif isinstance(queue, WorkQueue) and queue.options.overflow is Overflow.REJECT_PUBLISH_DLX:
-                queue.outcasts.append((Reason.MAXLEN, unplaced(message)))
+                queue.outcasts.add(Reason.MAXLEN, unplaced(message))
                 flow.touch(queue)
-        route.exchange.more_copies += len(accepted) - 1
+                if queue.outcasts.is_full:
+                    flow.late_letters[queue] = None
         journalled = self._record_and_place(message, accepted)
-        if len(accepted) < len(queues):
-            return PublishOutcome.REFUSED
-        if not queues and not delays:
-            return PublishOutcome.UNROUTED
-        return (
-            PublishOutcome.JOURNALLED
-            if journalled or (delays and message.persistent)
-            else PublishOutcome.PLACED
-        )
+        if flow.late_letters:
+            self._keep_up()
+        return len(accepted), journalled
+
+    def _keep_up(self) -> None:
+        """Let a publisher wait for dead letters of its queue, if they are made too slowly."""
+        flow = self._flow
+        if flow.batch is not None or flow.journal.failed is not None:
+            return
+        late, flow.late_letters = flow.late_letters, {}
+        flow.write_pending_publishes()
+        for queue in late:
+            if not queue.deleted:
+                flow.dead_lettering.cast_out_first(queue, _LETTERS)
 
     def _refuses(self, queue: Queue, message: Message) -> bool:
         flow = self._flow
@@ -293,3 +343,32 @@ class Publishing:
             raise
         if not inside:
             flow.commit()
+
+
+def _parts(
+    route: Route, properties: PublishProperties, walks: list[RouteWalk[Queue]], resolve: bool
+) -> Iterator[Sequence[Queue]]:
+    """The queues of all keys of a message; adds the walks to them, for which the key is not enough.
+
+    ``resolve``: the route may be older than the topology, since a transaction has kept it.
+    """
+    vhost = route.vhost
+    known = route.version == vhost.version if resolve else True
+    for key in (route.routing_key, *properties.extra_keys):
+        if known and route.simple and key is route.routing_key:
+            yield route.queues
+            continue
+        hashed = properties.hash_properties() if route.exchange.needs_properties else None
+        walk = vhost.walk(route.exchange, key, properties.headers, hashed)
+        walks.append(walk)
+        yield from walk
+
+
+def _outcome(
+    message: Message, wanted: int, accepted: int, journalled: bool, has_delays: bool
+) -> PublishOutcome:
+    if accepted < wanted:
+        return PublishOutcome.REFUSED
+    if not wanted and not has_delays:
+        return PublishOutcome.UNROUTED
+    return _JOURNALLED if journalled or (has_delays and message.persistent) else _PLACED

@@ -13,7 +13,8 @@ from holtmq.broker.message import Message
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.vhost import VHost
-from holtmq.broker.work.work_queue import Reason, WorkQueue
+from holtmq.broker.work.outcasts import Reason
+from holtmq.broker.work.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from holtmq.broker.publish.prepared import PreparedPublishes

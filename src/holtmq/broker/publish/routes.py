@@ -37,8 +37,17 @@ class Route:
         self.exchange = exchange
         self.routing_key = routing_key
         self.address = address
-        result = vhost.route(exchange, routing_key)
+        result = vhost.route_of_key(exchange, routing_key)
         self.queues = result.queues
+        self.envelopes: dict[PublishProperties, Envelope] = {}  # of messages for streams, by their properties
+        # Very many queues: each message looks for them in steps.
+        if result.is_wide:
+            self.work_queues: tuple[WorkQueue, ...] = ()
+            self.streams: tuple[StreamQueue, ...] = ()
+            self.durable_ids = b""
+            self.only_queue: WorkQueue | None = None
+            self.persists = self.simple = False
+            return
         self.work_queues = tuple(queue for queue in result.queues if isinstance(queue, WorkQueue))
         self.durable_ids = durable_ids(result.queues)
         split = splits_transient(result.queues)
@@ -60,4 +69,3 @@ class Route:
         streams = tuple(queue for queue in result.queues if isinstance(queue, StreamQueue))
         streams_only = not result.depends_on_message and len(streams) == len(result.queues)
         self.streams = streams if streams_only else ()
-        self.envelopes: dict[PublishProperties, Envelope] = {}  # of such messages, by their properties

@@ -67,7 +67,7 @@ LAYOUTS: Final[dict[Kind, Layout]] = {
     Kind.COUNTERS: Layout(1, _array(checkpoint.Counters)),
     Kind.PURGED: Layout(1, "as SETTLED; the positions are those that stay"),
     Kind.DELAY_STATE: Layout(1, f"{_array(checkpoint.DelayState)} (position to due ms)"),
-    Kind.DAMAGED: Layout(1, f"msgpack array of arrays: {_fields(Damaged)}"),
+    Kind.DAMAGED: Layout(2, f"msgpack array of arrays: {_fields(Damaged)}"),
     Kind.PARTITIONED: Layout(
         1,
         f"events one behind the other, each `{events._HEAD.format}`: size, event, queue; "
@@ -95,8 +95,12 @@ LAYOUTS: Final[dict[Kind, Layout]] = {
     Kind.KEYED: Layout(1, "msgpack array of (namespace, key, value or nil, version, expires us, updated us)"),
     Kind.TIMED: Layout(1, f"{_array(timers.TimedChange)}; each of `put`: {_fields(timers.Timed)}"),
     Kind.STAGED: Layout(1, _array(staging_records.Header)),
-    Kind.STAGE_COMMITTED: Layout(1, _array(staging_records.Publication)),
-    Kind.STAGING_STATE: Layout(1, _array(staging_records.State)),
+    Kind.STAGE_COMMITTED: Layout(
+        2, f"{_array(staging_records.PieceOfBatch)} (a batch in one record: version 1, without `hides`)"
+    ),
+    Kind.STAGING_STATE: Layout(
+        2, f"{_array(staging_records.HidingState)} (if nothing is hidden: version 1, without `hidden`)"
+    ),
     Kind.DELIVERY_STATE: Layout(1, _array(range_reads._QueueDeliveries)),
 }
 

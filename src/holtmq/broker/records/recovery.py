@@ -225,7 +225,7 @@ class Fold:
                 self._mended = True
                 broker.flow.damage.dropped += 1 if payload else 0
                 if self._partitioned is not None:
-                    self._partitioned.mended()
+                    self._partitioned.mended(position if payload else None)
             case journal.LOST_IN_BATCH:
                 broker.flow.damage.dropped += 1
                 if self._partitioned is not None:
@@ -246,7 +246,7 @@ class Fold:
             holding.finish()
             broker.flow.touch(holding.queue)
             if holding.queue.limited:  # the crash may have come between a message and the drop it caused
-                while holding.queue.shed_excess(broker.flow.pager):
+                while holding.queue.shed_excess(broker.flow.pager) and not holding.queue.outcasts.is_full:
                     pass
             holding.queue.figures.recovered(holding.queue)
         for position, due_ms in self._delayed.items():

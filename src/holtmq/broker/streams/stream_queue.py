@@ -4,8 +4,10 @@ Owns: what each AMQP consumer has read and holds of a partitioned queue. Must no
 ``PartitionedService`` writes. It is a ``Queue`` of ``topology/destinations.py``, as a work queue is.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
+from typing import Final
 
 from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.errors import Conflict
@@ -34,6 +36,9 @@ from holtmq.broker.topology.queue_options import QueueOptions
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.paging import Pager
 
+SERVED_AT_ONCE: Final = 5_000  # messages: about 15 ms
+_READ: Final = 10  # a read costs as much as so many messages
+
 
 class StreamQueue:
     """A partitioned queue among the queues of a vhost."""
@@ -46,6 +51,7 @@ class StreamQueue:
         "_now",
         "_readers",
         "_service",
+        "_to_serve",
         "arguments",
         "consumers",
         "declared",
@@ -114,6 +120,7 @@ class StreamQueue:
         self._new_id = new_id
         self._acks_in_time = dialect.consumer_timeout_closes_channel
         self._readers: dict[Consumer, StreamReader | GroupMember] = {}
+        self._to_serve: OrderedDict[Consumer, None] = OrderedDict()  # readers to look at in this round
         self._is_planned = False
         self._held: dict[
             int, tuple[GroupMember, int, int]
@@ -160,29 +167,47 @@ class StreamQueue:
         return log is not None and not self._service.spool.holds and not has_room(log, on_the_way + 1)
 
     def dispatch(self, now_ms: int, pager: Pager) -> None:
-        """Deliver to every reader from its offset, and to every group member what it can claim."""
+        """Deliver to every reader from its offset, and to every group member what it can claim.
+
+        Of very many readers some are served now, and the others after other work. Those who still wait come
+        first, so that none is passed over for ever.
+        """
+        for consumer in self._readers:
+            self._to_serve.setdefault(consumer)
+        self._serve_some()
+
+    def _serve_some(self) -> None:
         if self._readers and self.paused is not None:
+            self._to_serve.clear()  # the end of the pause is a new dispatch
             return
-        for consumer, reader in list(self._readers.items()):
+        again: list[Consumer] = []
+        work_left = SERVED_AT_ONCE
+        while self._to_serve and work_left > 0:
+            consumer, _ = self._to_serve.popitem(last=False)
+            reader = self._readers.get(consumer)
+            if reader is None:
+                continue
             while (room := min(consumer.room(), READ_AT_ONCE)) > 0:
                 messages = reader.next(room)
+                work_left -= _READ + len(messages)
                 if not messages:
                     break
                 self.unacked += len(messages)
                 consumer.deliver(self, messages)
             if isinstance(reader, StreamReader) and reader.has_unread and consumer.room() > 0:
-                self._dispatch_soon()
-
-    def _dispatch_soon(self) -> None:
-        """Continue after other work: a filter has skipped many messages."""
-        if not self._is_planned:
+                again.append(consumer)  # a filter has skipped many messages
+        self._to_serve.update(dict.fromkeys(again))
+        if self._to_serve and not self._is_planned:
             self._is_planned = True
             self._service.line.at(self._now(), self._continue)
 
     def _continue(self) -> None:
         self._is_planned = False
-        if not self.deleted:
-            self.touch(self)
+        journal = self._service.store.journal
+        if journal.failed or journal.stalled:
+            self.touch(self)  # which decides whether to deliver at all
+        elif not self.deleted:
+            self._serve_some()
 
     def settle(self, message: Message) -> None:
         """Acknowledge: moves a group's cursor; for a plain reader it only frees room."""
@@ -263,6 +288,11 @@ class StreamQueue:
         if not self.consumers:
             self.exclusive_consumer = False
 
+    def remove_consumers(self, gone: Collection[Consumer]) -> None:
+        """``remove_consumer`` for many at once."""
+        for consumer in gone:
+            self.remove_consumer(consumer)
+
     def end(self) -> None:
         """Detach all readers of a deleted queue; the consumers were notified."""
         for reader in self._readers.values():
@@ -288,7 +318,7 @@ class StreamQueue:
 
     def _start_offset(self, start: object) -> int:
         log = self.log
-        first, end = (0, 0) if log is None else (log.log.first_offset, log.log.next_offset)
+        first, end = (0, 0) if log is None else (log.log.first_offset, log.log.visible_end)
         match start:
             case None | "next":
                 return end
@@ -301,9 +331,10 @@ class StreamQueue:
             case int() if start >= 0:
                 return start
             case datetime():
-                return 0 if log is None else log.log.offset_at(int(start.timestamp() * 1_000_000))
+                return 0 if log is None else min(end, log.log.offset_at(int(start.timestamp() * 1_000_000)))
             case str() if (seconds := interval_seconds(start)) is not None:
-                return 0 if log is None else log.log.offset_at(int((self._now() - seconds) * 1_000_000))
+                at_us = int((self._now() - seconds) * 1_000_000)
+                return 0 if log is None else min(end, log.log.offset_at(at_us))
         raise Conflict(bad_offset(self.name, start))
 
 

@@ -22,10 +22,14 @@ from holtmq.broker.topology.headers_match import HeadersPattern, comparable
 from holtmq.broker.topology.topic_trie import TopicTrie
 
 if TYPE_CHECKING:
-    from holtmq.broker.topology.exchanges import Binding
+    from holtmq.broker.topology.exchanges import Binding, Exchange
 
 # By destination, and there by binding.
 _Candidates = dict[tuple[bool, str], dict[Identity, tuple[HeadersPattern, "Binding[Q]"]]]
+_SORTED_MAX: Final = 10_000  # about 3 ms
+_COMPARED: Final = 100  # patterns that are compared at once
+_destination: Final = attrgetter("destination")
+_sequence: Final = attrgetter("sequence")
 HASH_PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
 
 
@@ -36,7 +40,9 @@ class BindingIndex(Protocol[Q]):
 
     def remove(self, binding: Binding[Q]) -> None: ...
 
-    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]: ...
+    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
+        """The bindings for a message; several may have one destination."""
+        ...
 
 
 class _DirectIndex(Generic[Q]):
@@ -81,10 +87,10 @@ class TopicIndex(Generic[Q]):
         self.trie.remove(binding.routing_key, binding.identity)
 
     def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
-        return oldest_of_each(self.trie.match(routing_key))
+        return in_order(self.trie.match(routing_key))
 
 
-class _HeadersIndex(Generic[Q]):
+class HeadersIndex(Generic[Q]):
     """Compares only patterns that want one of the message's headers with its value, and those that cannot be
     found by a value: a message that fits one of 100,000 bindings must not be compared with all. Of the
     bindings to one destination, those after the first that fits are not compared either."""
@@ -110,21 +116,33 @@ class _HeadersIndex(Generic[Q]):
                     del self._by_pair[pair]
 
     def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
-        found = list(_first_of_each(self._by_pair.get(None, {}), headers))
-        for name, value in headers.items():
-            known = comparable(value)
-            if known is not None and (candidates := self._by_pair.get((name, known))):
-                found += _first_of_each(candidates, headers)
-        return oldest_of_each(found)
+        return in_order([binding for part in self.match_in_parts(headers) for binding in part])
 
-
-def _first_of_each(candidates: _Candidates[Q], headers: Table) -> Iterator[Binding[Q]]:
-    """The first binding to each destination that fits."""
-    for bindings in candidates.values():
-        for pattern, binding in bindings.values():
-            if pattern.matches(headers):
-                yield binding
-                break
+    def match_in_parts(self, headers: Table) -> Iterator[list[Binding[Q]]]:
+        """``match``, of some candidates at a time. Bindings may be added and removed meanwhile."""
+        pairs: list[tuple[str, object] | None] = [None]
+        pairs += [
+            (name, known) for name, value in headers.items() if (known := comparable(value)) is not None
+        ]
+        part: list[Binding[Q]] = []
+        compared = 0
+        for pair in pairs:
+            candidates = self._by_pair.get(pair)
+            if candidates is None:
+                continue
+            for bindings in list(candidates.values()):
+                for pattern, binding in list(bindings.values()):
+                    compared += 1
+                    if pattern.matches(headers):
+                        part.append(binding)
+                        break
+                    if compared >= _COMPARED:
+                        yield part
+                        part, compared = [], 0
+                if compared >= _COMPARED:
+                    yield part
+                    part, compared = [], 0
+        yield part
 
 
 class ChoosingIndex(ABC, Generic[Q]):
@@ -230,7 +248,7 @@ def make_index(kind: ExchangeKind, arguments: Table) -> BindingIndex[Q]:
         case ExchangeKind.TOPIC:
             return TopicIndex()
         case ExchangeKind.HEADERS:
-            return _HeadersIndex()
+            return HeadersIndex()
         case ExchangeKind.CONSISTENT_HASH:
             return HashIndex(arguments)
         case ExchangeKind.RANDOM:
@@ -241,11 +259,17 @@ def make_index(kind: ExchangeKind, arguments: Table) -> BindingIndex[Q]:
             return _DirectIndex()
 
 
-def oldest_of_each(bindings: Iterable[Binding[Q]]) -> list[Binding[Q]]:
-    """The oldest of the bindings to each destination, in the order of binding. There may be 100,000."""
-    oldest: dict[int, Binding[Q]] = {}
-    for binding in bindings:
-        known = oldest.setdefault(id(binding.destination), binding)
-        if known.sequence > binding.sequence:
-            oldest[id(binding.destination)] = binding
-    return sorted(oldest.values(), key=attrgetter("sequence"))
+def in_order(bindings: list[Binding[Q]]) -> list[Binding[Q]]:
+    """Sort into the order of binding, unless there are so many that it would take long."""
+    if len(bindings) <= _SORTED_MAX:
+        bindings.sort(key=_sequence)
+    return bindings
+
+
+def destinations_of(bindings: Iterable[Binding[Q]]) -> list[Q | Exchange[Q]]:
+    """The destinations, each once, in the order of their oldest bindings. There may be 100,000."""
+    destinations = list(map(_destination, bindings))
+    if len(destinations) > 1:
+        # By id(), since a queue class may define its own equality.
+        return list(dict(zip(map(id, destinations), destinations, strict=True)).values())
+    return destinations

@@ -6,7 +6,7 @@ messages. Code that needs a store, a purge or a get asks for a ``WorkQueue``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -147,6 +147,10 @@ class Queue(Protocol):
     def add_consumer(self, consumer: Consumer) -> None: ...
 
     def remove_consumer(self, consumer: Consumer) -> None: ...
+
+    def remove_consumers(self, gone: Collection[Consumer]) -> None:
+        """``remove_consumer`` for many at once."""
+        ...
 
     def dispatch(self, now_ms: int, pager: Pager) -> None:
         """Deliver to consumers with room."""

@@ -16,7 +16,6 @@ from holtmq.broker.records.changes import (
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.long_changes import LongChanges
-from holtmq.broker.topology.pending_bindings import PendingBindings
 from holtmq.broker.topology.vhost import QueueExchange, VHost, refuse_default
 from holtmq.wire.tables import FieldTable
 
@@ -27,7 +26,6 @@ class ExchangeChanges:
     def __init__(self, log: ChangeLog, long_changes: LongChanges) -> None:
         self._log = log
         self._long_changes = long_changes
-        self.pending_bindings = PendingBindings()
 
     def declare(
         self,
@@ -50,7 +48,6 @@ class ExchangeChanges:
 
     def delete(self, vhost: VHost, name: str, if_unused: bool = False) -> bool:
         """Delete an exchange and all bindings from and to it. True if journalled."""
-        self.pending_bindings.settle(vhost.name, True, name)
         exchange = vhost.exchanges.get(name)
         removal = vhost.delete_exchange(name, if_unused)
         durable = exchange is not None and exchange.durable
@@ -70,21 +67,17 @@ class ExchangeChanges:
         *,
         to_exchange: bool = False,
         owner: object | None = None,
-        in_journal: bool = False,
     ) -> bool:
-        """Bind a queue or exchange. True if journalled. ``in_journal``: its record is there already."""
+        """Bind a queue or exchange. True if journalled."""
         refuse_default(source)
         if to_exchange:
             refuse_default(destination)
         exchange = vhost.exchange(source)  # first, as in RabbitMQ: if both are missing, it is named
         where = vhost.destination(destination, to_exchange, owner)
         arguments = arguments or {}
-        if not in_journal:
-            exchange.refuse_excess(where, routing_key, arguments)
+        exchange.refuse_excess(where, routing_key, arguments)
         if not vhost.bind(exchange, where, routing_key, arguments) or not _lasts(exchange, where):
             return False
-        if in_journal:
-            return True
         self._log.record(
             BindingPut(vhost.name, source, destination, to_exchange, routing_key, pack_table(arguments))
         )
@@ -105,7 +98,6 @@ class ExchangeChanges:
         refuse_default(source)
         if to_exchange:
             refuse_default(destination)
-        self.pending_bindings.settle(vhost.name, True, source)
         arguments = arguments or {}
         if not vhost.is_bound(source, destination, routing_key, arguments, to_exchange):
             return False

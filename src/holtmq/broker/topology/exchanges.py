@@ -16,10 +16,12 @@ from holtmq.broker.topology.binding_indexes import (
     BindingIndex,
     ChoosingIndex,
     HashIndex,
+    HeadersIndex,
     TopicIndex,
+    destinations_of,
+    in_order,
     make_index,
 )
-from holtmq.broker.topology.consistent_hash import parse_weight
 from holtmq.broker.topology.destinations import Identity, Q, Table
 from holtmq.broker.topology.equivalence import argument_difference, field_difference, shown, type_name
 from holtmq.broker.topology.exchange_kinds import PREDECLARED, ExchangeKind, delayed_kind
@@ -34,6 +36,8 @@ _COMPARED_ARGUMENTS: Final = (
     "hash-property",
     LENGTH_ARGUMENT,
 )
+
+_PART: Final = 1_000  # bindings of a route that are looked at in one go: less than a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +185,6 @@ class Exchange(Generic[Q]):
         if isinstance(self._index, HashIndex) and not self.is_bound(destination, routing_key, arguments):
             self._index.refuse_excess(routing_key)
 
-    def cost_of_binding(self, routing_key: str) -> int:
-        """How many plain bindings are as much work as one with this key."""
-        return 4 * parse_weight(routing_key) if isinstance(self._index, HashIndex) else 1
-
     def unbind(
         self, destination: Union[Q, "Exchange[Q]"], routing_key: str, arguments: Table | None = None
     ) -> bool:
@@ -254,6 +254,11 @@ class Exchange(Generic[Q]):
         """Whether any binding has this destination."""
         return (to_exchange, destination) in self._by_destination
 
+    @property
+    def destination_count(self) -> int:
+        """How many destinations it has."""
+        return len(self._by_destination)
+
     def bindings(self) -> Iterable[Binding[Q]]:
         """Every binding, oldest first."""
         if not self._detached:
@@ -272,11 +277,29 @@ class Exchange(Generic[Q]):
 
         The default exchange has no bindings: ``routing.route`` looks its queue up by name.
         """
-        found = self._index.match(routing_key, headers or {}, properties or {})
-        destinations = [binding.destination for binding in found]
-        if len(destinations) > 1:
-            # By id(), since a queue class may define its own equality.
-            destinations = list(dict(zip(map(id, destinations), destinations, strict=True)).values())
+        return self._attached(
+            destinations_of(self._index.match(routing_key, headers or {}, properties or {}))
+        )
+
+    def route_in_parts(
+        self, routing_key: str, headers: Table, properties: Table | None
+    ) -> Iterator[list[Union[Q, "Exchange[Q]"]]]:
+        """``route``, in as many parts as take long; a destination may be in several of them.
+
+        The bindings may change between two parts.
+        """
+        if isinstance(self._index, HeadersIndex):
+            for part in self._index.match_in_parts(headers):
+                yield self._attached(destinations_of(in_order(part)))
+            return
+        found = list(self._index.match(routing_key, headers, properties or {}))
+        if len(found) <= _PART:
+            yield self._attached(destinations_of(found))
+            return
+        for start in range(0, len(found), _PART):
+            yield self._attached(destinations_of(found[start : start + _PART]))
+
+    def _attached(self, destinations: list[Union[Q, "Exchange[Q]"]]) -> list[Union[Q, "Exchange[Q]"]]:
         if detached := self._detached:
             return [destination for destination in destinations if id(destination) not in detached]
         return destinations

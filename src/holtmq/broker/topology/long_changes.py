@@ -35,15 +35,38 @@ class LongChanges:
     def step(self) -> None:
         """Run one step of the oldest change."""
         self._planned = False
-        if self._waiting and not _advance(*self._waiting[0]):
-            self._waiting.popleft()
+        try:
+            if self._waiting and not _advance(*self._waiting[0]):
+                self._waiting.popleft()
+        finally:
+            if self._waiting:  # an error in one change must not stop the others
+                self._plan()
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Run an action after the changes that are in progress; at once if there are none."""
         if self._waiting:
-            self._plan()
+            self._waiting.append((_once(action), 1))
+        else:
+            action()
+
+    def complete(self) -> None:
+        """Run what is left of all changes: the node stops."""
+        while self._waiting:
+            self.step()
+
+    def abandon(self) -> None:
+        """Drop all changes: what they change is being discarded."""
+        self._waiting.clear()
 
     def _plan(self) -> None:
         if not self._planned and self.later is not None:
             self._planned = True
             self.later(self.step)
+
+
+def _once(action: Callable[[], None]) -> Iterator[None]:
+    action()
+    yield from ()
 
 
 def _advance(change: Iterator[object], step: int) -> bool:

@@ -234,7 +234,9 @@ def parse_queue_arguments(
             f"invalid arg 'x-dead-letter-routing-key' for {thing}: routing_key_but_no_dlx_defined, "
             "it needs 'x-dead-letter-exchange' beside it"
         )
-    parsed = with_values(QueueOptions(arguments=dict(arguments)), options)
+    parsed = QueueOptions(arguments=dict(arguments))
+    if options:
+        parsed = with_values(parsed, options)
     check_delayed_retry(parsed, f"invalid arg 'x-delayed-retry-type' for {thing}: ", "x-")
     _check_type(parsed, thing, durable, exclusive, auto_delete)
     if dialect is not None:

@@ -4,14 +4,17 @@ Owns: the walk over exchange-to-exchange bindings and alternate exchanges, and w
 Must not touch: what happens to the message in those queues; ``CC`` and ``BCC`` (the caller routes each key).
 """
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic
+from operator import attrgetter
+from typing import Final, Generic, cast
 
 from holtmq.broker.topology.destinations import Q, Table
 from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.recent_history import RecentHistory
 
+_name: Final = attrgetter("name")
 _NO_TABLE: Mapping[str, object] = {}
 _MAX_DELAY_MS = 2**32 - 1  # the limit of RabbitMQ's delayed-message plugin
 
@@ -32,6 +35,7 @@ class RouteResult(Generic[Q]):
     depends_on_message: bool
     delays: tuple[Delay[Q], ...] = ()
     histories: tuple[RecentHistory, ...] = ()  # of the exchanges it passed: each keeps a copy
+    is_wide: bool = False  # it is not complete
 
 
 def route(
@@ -42,43 +46,111 @@ def route(
     alternate_of: Callable[[Exchange[Q]], Exchange[Q] | None],
     properties: Table | None = None,
     delay_served: bool = False,
+    widest: int = sys.maxsize,
 ) -> RouteResult[Q]:
     """Every queue that the message reaches, each once, nearest exchange first.
+
+    If there are more than ``widest``, only some of them, and ``is_wide``.
 
     As in RabbitMQ, the alternate exchange is used when the exchange itself has no match. A bound exchange
     counts as a match even if it leads to no queue. Each exchange is visited once, so cycles end.
     """
-    headers = _NO_TABLE if headers is None else headers
-    delay_ms = 0 if delay_served else delay_of(headers)
+    walk = RouteWalk(exchange, routing_key, headers, find_queue, alternate_of, properties, delay_served)
     queues: dict[str, Q] = {}
-    delays: list[Delay[Q]] = []
-    histories: list[RecentHistory] = []
-    depends = False
-    seen = {exchange.name}
-    work = [exchange]
-    for current in work:  # grows in the loop: breadth first
-        depends = depends or current.needs_headers or current.needs_properties or current.varies
-        if current.is_delayed and not delay_served:
-            depends = True
-            if delay_ms:
-                delays.append(Delay(current, delay_ms))
-                continue
-        if current.history is not None:
-            histories.append(current.history)
-        if current.is_default:
-            queue = find_queue(routing_key)
-            destinations: list[Q | Exchange[Q]] = [] if queue is None else [queue]
-        else:
-            destinations = current.route(routing_key, headers, properties)
-        if not destinations and (alternate := alternate_of(current)) is not None:
-            destinations = [alternate]
-        for destination in destinations:
-            if not isinstance(destination, Exchange):
-                queues.setdefault(destination.name, destination)
-            elif destination.name not in seen:
-                seen.add(destination.name)
-                work.append(destination)
-    return RouteResult(tuple(queues.values()), depends, tuple(delays), tuple(histories))
+    for part in walk:
+        if len(part) == 1:
+            queues.setdefault(part[0].name, part[0])
+            continue
+        queues.update(zip(map(_name, part), part, strict=True))
+        if len(queues) > widest:
+            break
+    return RouteResult(
+        tuple(queues.values()),
+        walk.depends,
+        tuple(walk.delays),
+        tuple(walk.histories),
+        len(queues) > widest,
+    )
+
+
+class RouteWalk(Generic[Q]):
+    """``route``, in parts, each of which takes about a millisecond at most. A queue may be in several
+    parts. The topology may change between them; ``delays`` and ``histories`` are complete at the end."""
+
+    __slots__ = ("_parts", "delays", "depends", "histories")
+
+    def __init__(
+        self,
+        exchange: Exchange[Q],
+        routing_key: str,
+        headers: Table | None,
+        find_queue: Callable[[str], Q | None],
+        alternate_of: Callable[[Exchange[Q]], Exchange[Q] | None],
+        properties: Table | None = None,
+        delay_served: bool = False,
+    ) -> None:
+        self.depends = False
+        self.delays: list[Delay[Q]] = []
+        self.histories: list[RecentHistory] = []
+        self._parts = self._walk(
+            exchange,
+            routing_key,
+            _NO_TABLE if headers is None else headers,
+            find_queue,
+            alternate_of,
+            properties,
+            delay_served,
+        )
+
+    def __iter__(self) -> Iterator[list[Q]]:
+        """The queues, nearest exchange first."""
+        return self._parts
+
+    def _walk(
+        self,
+        exchange: Exchange[Q],
+        routing_key: str,
+        headers: Table,
+        find_queue: Callable[[str], Q | None],
+        alternate_of: Callable[[Exchange[Q]], Exchange[Q] | None],
+        properties: Table | None,
+        delay_served: bool,
+    ) -> Iterator[list[Q]]:
+        delay_ms = 0 if delay_served else delay_of(headers)
+        seen = {exchange.name}
+        work = [exchange]
+        for current in work:  # grows in the loop: breadth first
+            self.depends = self.depends or current.needs_headers or current.needs_properties or current.varies
+            if current.is_delayed and not delay_served:
+                self.depends = True
+                if delay_ms:
+                    self.delays.append(Delay(current, delay_ms))
+                    continue
+            if current.history is not None:
+                self.histories.append(current.history)
+            matches = False
+            if current.is_default:
+                queue = find_queue(routing_key)
+                if queue is not None:
+                    matches = True
+                    yield [queue]
+            else:
+                for part in current.route_in_parts(routing_key, headers, properties):
+                    matches = matches or bool(part)
+                    if Exchange in set(map(type, part)):
+                        further = [one for one in part if isinstance(one, Exchange) and one.name not in seen]
+                        seen.update(map(_name, further))
+                        work += further
+                        yield [one for one in part if not isinstance(one, Exchange)]
+                    else:
+                        yield cast("list[Q]", part)
+            if (
+                not matches
+                and (alternate := alternate_of(current)) is not None
+                and alternate.name not in seen
+            ):
+                seen.add(alternate.name)
+                work.append(alternate)
 
 
 def delay_of(headers: Table) -> int:

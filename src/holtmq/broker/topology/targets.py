@@ -2,8 +2,8 @@
 
 Owns: one ``QueueSet`` for each set of queues, shared by all keys that lead to it, and the lookup from a
 key's bytes. Must not touch: messages. Exchanges bound to exchanges, alternate exchanges that apply, headers,
-hashes, delays, queues with limits, and streams together with work queues are left to ``routing.py``: then the
-answer is None.
+hashes, delays, queues with limits, streams together with work queues, and very many queues are left to
+``routing.py``: then the answer is None.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
-from holtmq.broker.topology.binding_indexes import oldest_of_each
+from holtmq.broker.topology.binding_indexes import destinations_of, in_order
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.exchange_kinds import ExchangeKind
 from holtmq.broker.topology.exchanges import Binding, Exchange
@@ -115,7 +115,8 @@ class ExchangeTargets:
             return None
         if exchange.kind is ExchangeKind.FANOUT:
             if not self._fanout:
-                self._fanout.append(self._of(exchange.route("")))
+                wide = exchange.destination_count > self._vhost.widest
+                self._fanout.append(None if wide else self._of(exchange.route("")))
             return self._fanout[0]
         text = key.decode("utf-8", "surrogateescape")
         destinations: list[Queue | Exchange[Queue]]
@@ -123,19 +124,35 @@ class ExchangeTargets:
             queue = self._vhost.queues.get(text)
             destinations = [] if queue is None else [queue]
         else:
-            destinations = exchange.route(text)
+            destinations = self._destinations(text)
         found = self._of(destinations)
         if destinations:  # unbound keys are not cached: their number has no bound
             self._by_key[key] = found
         return found
 
-    def _of_bindings(self, bindings: list[Binding[Queue]]) -> QueueSet | None:
-        gone = self._exchange.is_detached
-        destinations = [binding.destination for binding in oldest_of_each(bindings)]
-        return self._of([destination for destination in destinations if not gone(destination)])
+    def _destinations(self, key: str) -> list[Queue | Exchange[Queue]]:
+        """Where a key leads; of very many destinations only some."""
+        widest = self._vhost.widest
+        if self._exchange.destination_count <= widest:
+            return self._exchange.route(key)
+        found: dict[int, Queue | Exchange[Queue]] = {}
+        for part in self._exchange.route_in_parts(key, {}, None):
+            found.update(zip(map(id, part), part, strict=True))
+            if len(found) > widest:
+                break
+        return list(found.values())
 
-    def _of(self, destinations: Iterable[Queue | Exchange[Queue]]) -> QueueSet | None:
+    def _of_bindings(self, bindings: list[Binding[Queue]]) -> QueueSet | None:
+        widest = self._vhost.widest
+        if len(bindings) > widest and self._exchange.destination_count > widest:
+            return None
+        gone = self._exchange.is_detached
+        return self._of([one for one in destinations_of(in_order(bindings)) if not gone(one)])
+
+    def _of(self, destinations: Collection[Queue | Exchange[Queue]]) -> QueueSet | None:
         queues: list[Queue] = []
+        if len(destinations) > self._vhost.widest:
+            return None
         for destination in destinations:
             if isinstance(destination, Exchange) or destination.limited:
                 return None

@@ -8,6 +8,7 @@ bindings and not on the keys. Must not touch: the trie. A change of the bindings
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Final, Generic, TypeVar
 
 from holtmq.broker.topology.topic_trie import TopicTrie, TrieNode, enter
@@ -35,7 +36,8 @@ class TopicState(Generic[T, R]):
     def result(self, make: Callable[[list[T]], R]) -> R:
         """The result for the values that match here; computed once."""
         if not self.has_result:
-            self.known = make([value for node in self.nodes for value in node.values.values()])
+            values = [node.values.values() for node in self.nodes]
+            self.known = make(list(chain.from_iterable(values)))  # there may be 100,000
             self.has_result = True
         return self.known
 

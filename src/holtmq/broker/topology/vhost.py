@@ -19,8 +19,9 @@ from holtmq.broker.topology.exchanges import (
 )
 from holtmq.broker.topology.queue_arguments import QueueDeclaration
 from holtmq.broker.topology.queue_arguments import equivalence_error as queue_equivalence_error
-from holtmq.broker.topology.routing import RouteResult, route
+from holtmq.broker.topology.routing import RouteResult, RouteWalk, route
 from holtmq.broker.topology.targets import ExchangeTargets, QueueSet, QueueSets
+from holtmq.broker.turn_limits import TurnLimits
 
 Table: TypeAlias = Mapping[str, object]
 QueueExchange: TypeAlias = Exchange[Queue]
@@ -57,12 +58,14 @@ class VHost:
         "queues",
         "rules_version",
         "version",
+        "widest",
     )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.version = 1
         self.rules_version = 1
+        self.widest = TurnLimits().copies  # a message for more queues is placed in steps
         self._targets: dict[str, ExchangeTargets] = {}
         self._queue_sets = QueueSets()
         predeclared: list[QueueExchange] = predeclared_exchanges()
@@ -97,6 +100,25 @@ class VHost:
     ) -> RouteResult[Queue]:
         """The queues that a message reaches from this exchange."""
         return route(
+            exchange, routing_key, headers, self.queues.get, self.alternate_of, properties, delay_served
+        )
+
+    def route_of_key(self, exchange: QueueExchange, routing_key: str) -> RouteResult[Queue]:
+        """The queues that a message reaches by its key, unless they are very many."""
+        return route(
+            exchange, routing_key, None, self.queues.get, self.alternate_of, None, False, self.widest
+        )
+
+    def walk(
+        self,
+        exchange: QueueExchange,
+        routing_key: str,
+        headers: Table,
+        properties: Table | None = None,
+        delay_served: bool = False,
+    ) -> RouteWalk[Queue]:
+        """``route`` in parts, for a message that may reach very many queues."""
+        return RouteWalk(
             exchange, routing_key, headers, self.queues.get, self.alternate_of, properties, delay_served
         )
 

@@ -5,7 +5,7 @@ goes away. Must not touch: clocks, files, wire names. Leases that expire are in 
 ``partition_leases.py``.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -133,21 +133,20 @@ class Ledger:
                 del lease.holder.held[lease.number]
         return ended
 
-    def revoke(self, holder: Holder, which: Callable[[Lease], bool] | None = None) -> list[Lease]:
-        """Revoke leases of one holder, all or some. They stay known: a late ack is not an error."""
-        leases = list(holder.held.values())  # there may be 100,000
-        if which is None:
-            holder.held.clear()
-        else:
-            leases = [lease for lease in leases if which(lease)]
-            for lease in leases:
-                del holder.held[lease.number]
+    def revoke(self, holder: Holder, numbers: Iterable[int] | None = None) -> list[Lease]:
+        """Revoke those of these leases that the holder has; None: all. A late ack of them is no error."""
+        wanted = list(holder.held) if numbers is None else numbers
+        leases = [lease for number in wanted if (lease := holder.held.pop(number, None)) is not None]
         for lease in leases:
             lease.holder = None
         self._revoked += len(leases)
         if self._revoked > REVOKED_MAX:
             self._forget_revoked(self._revoked - REVOKED_MAX)
         return leases
+
+    def end_some(self, numbers: Iterable[int]) -> list[Lease]:
+        """End those of these leases that have not ended; a late one (``holder`` is None) is among them."""
+        return [lease for number in numbers if (lease := self.end(number)) is not None]
 
     def set_aside(self, leases: list[Lease]) -> None:
         """Keep leases that an open transaction has ended: they are outstanding until its commit."""

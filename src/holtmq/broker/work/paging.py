@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import msgspec
 
 from holtmq.broker.message import Message, decode_message
+from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import Journal, RecordUnreadable
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -84,7 +85,7 @@ class MessagePager:
     def read(self, positions: Sequence[int]) -> list[Message]:
         """The messages at these positions, in order; ``unreadable`` then reports those left out."""
         try:
-            records = self._journal.read_many(positions)
+            records = self._journal.read_many(positions, Kind.MESSAGE)
         except RecordUnreadable:
             return self._read_singly(positions)
         return [
@@ -96,7 +97,7 @@ class MessagePager:
         found: list[Message] = []
         for position in positions:
             try:
-                found.append(decode_message(self._journal.read(position)[1], position)[0])
+                found.append(decode_message(self._journal.read(position, Kind.MESSAGE)[1], position)[0])
             except RecordUnreadable as error:
                 self._unreadable.append(error)
         return found

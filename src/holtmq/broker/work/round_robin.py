@@ -28,17 +28,19 @@ def next_takers(consumers: Sequence[Consumer], turn: int, waiting: int) -> Taker
     at = 0
     while at < len(consumers) and not takers:
         level = consumers[at].priority
-        end = at
-        while end < len(consumers) and consumers[end].priority == level:
-            end += 1
-        size = end - at
-        start = turn % size
-        for step in range(size):
-            consumer = consumers[at + (start + step) % size]
-            room = consumer.room()
-            if room > 0:
-                takers.append((consumer, room))
-                if len(takers) >= waiting:
-                    break
+        end = len(consumers)
+        if consumers[-1].priority != level:
+            end = at + 1
+            while consumers[end].priority == level:
+                end += 1
+        start = at + turn % (end - at)
+        for part in (range(start, end), range(at, start)):  # there may be 100,000
+            for place in part:
+                consumer = consumers[place]
+                room = consumer.room()
+                if room > 0:
+                    takers.append((consumer, room))
+                    if len(takers) >= waiting:
+                        return takers
         at = end
     return takers

@@ -8,8 +8,7 @@ Over 400 lines: all methods change the same counters of the queue, which must ag
 settled), and most are on the path of each message.
 """
 
-from collections.abc import Iterable
-from enum import Enum
+from collections.abc import Collection, Iterable
 from operator import attrgetter
 from typing import Final
 
@@ -23,28 +22,23 @@ from holtmq.broker.topology.destinations import Consumer, Queue
 from holtmq.broker.topology.queue_options import QueueOptions, QueueType
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.memory_budget import MESSAGE_BYTES
+from holtmq.broker.work.outcasts import Outcasts, Reason
 from holtmq.broker.work.paging import Pager
 from holtmq.broker.work.priority_levels import Levels
+from holtmq.broker.work.returns import count_returns
 from holtmq.broker.work.round_robin import next_takers, only
 from holtmq.broker.work.spilled_run import Missing
 from holtmq.broker.work.spilling_fifo import SpillingFifo
 
 _SHARE: Final = 256  # most messages delivered before the consumers' room is checked again
 _SHARE_BYTES: Final = 262_144
+_FEW: Final = 100  # of so many consumers one is removed as fast by itself as all are looked at
 SHED_AT_ONCE: Final = 5_000  # messages beyond a limit, which a policy may have lowered: about 10 ms
+_READ_BACK: Final = 4  # a message that is read back from the disk first takes so many times as long
 _NO_LEVELS: Final[dict[int, SpillingFifo]] = {}
 _seq: Final = attrgetter("seq")
 _body: Final = attrgetter("body")
 _expires_ms: Final = attrgetter("expires_ms")
-
-
-class Reason(Enum):
-    """Why a message left without an ack."""
-
-    REJECTED = "rejected"
-    EXPIRED = "expired"
-    MAXLEN = "maxlen"
-    DELIVERY_LIMIT = "delivery_limit"
 
 
 class WorkQueue:
@@ -91,6 +85,7 @@ class WorkQueue:
         "redelivered_upto",
         "retry_timers",
         "returned",
+        "returning",
         "settled",
         "settled_bytes",
         "store",
@@ -147,8 +142,9 @@ class WorkQueue:
         self.exclusive_consumer = False
         self.settled: list[int] = []
         self.settled_bytes = 0
-        self.outcasts: list[tuple[Reason, Message]] = []
+        self.outcasts = Outcasts()
         self.returned: dict[int, int] = {}  # seq -> times it was delivered and returned
+        self.returning = 0  # sessions that return many messages in steps; no deliveries until then
         self.redelivered_upto = 0  # messages up to this seq may have been delivered before a restart
         self.delivered_upto = 0  # highest seq delivered; the broker journals it after it rises
         self.delivered_recorded = 0
@@ -229,16 +225,19 @@ class WorkQueue:
     def shed_excess(self, pager: Pager, limit: int = SHED_AT_ONCE) -> bool:
         """Drop messages beyond the limits from the head, unless the queue refuses publishers instead.
 
-        Drops at most ``limit``; returns whether there are more.
+        Drops at most ``limit``, fewer if they are paged out or many wait to be dead-lettered; returns whether
+        there are more.
         """
         options = self.options
         if not options.drops_head:
             return False
+        if not self.is_all_in_memory:
+            limit = max(1, limit // _READ_BACK)
         most, most_bytes = options.max_length, options.max_length_bytes
         while (most is not None and len(self.store) > most) or (
             most_bytes is not None and self.bytes > most_bytes and len(self.store) > 0
         ):
-            if not limit:
+            if not limit or self.outcasts.is_full:
                 return True
             limit -= 1
             message = self.store.shed(pager)
@@ -249,7 +248,7 @@ class WorkQueue:
 
     def dispatch(self, now_ms: int, pager: Pager) -> None:
         """Deliver ready messages to consumers with room, round-robin, highest priority first."""
-        if self._pause is not None:
+        if self._pause is not None or self.returning:
             return
         while self.consumers and (waiting := len(self.store)):
             if self.options.single_active_consumer:
@@ -261,6 +260,8 @@ class WorkQueue:
             share = min(min(room for _, room in takers) * len(takers), self._share())
             messages = self.take(share, now_ms, pager)
             if not messages:
+                if self.outcasts.is_full:
+                    return  # all had expired; the next turn goes on
                 continue
             self.unacked += len(messages)
             if self.persisted:
@@ -311,7 +312,9 @@ class WorkQueue:
         return found
 
     def expire(self, now_ms: int, pager: Pager, limit: int) -> None:
-        """Drop up to ``limit`` expired messages from the head."""
+        """Drop up to ``limit`` expired messages from the head, none if many wait to be dead-lettered."""
+        if self.outcasts.is_full:
+            return
         for message in self.store.expired(self.deadline_ms, now_ms, pager, limit):
             self._leave(message, Reason.EXPIRED)
 
@@ -380,7 +383,7 @@ class WorkQueue:
         """Dead-letter rejected messages."""
         self.unacked -= len(messages)
         self.figures.dropped += len(messages)
-        self.outcasts += [(Reason.REJECTED, message) for message in messages]
+        self.outcasts.add_all(Reason.REJECTED, messages)
 
     @property
     def has_to_journal(self) -> bool:
@@ -392,47 +395,14 @@ class WorkQueue:
     def release(
         self, leases: Iterable[Lease], pager: Pager, failed: bool = False
     ) -> dict[int, list[Message]]:
-        """Take back unacknowledged messages. Returns those that must wait first, by their wait in ms.
-
-        ``failed``: their consumer was lost, rather than that it gave them back.
-        """
-        back: list[Message] = []
-        waiting: dict[int, list[Message]] = {}
-        options = self.options
-        limit = options.deliveries_allowed
-        step = 1 if failed or not options.counts_failures_only else 0
-        waits = bool(options.retry_delay_ms) or options.counts_failures_only
-        if limit is None and not waits:
-            back = [lease.message for lease in leases]  # there may be 100,000
-            returned, seqs = self.returned, [*map(_seq, back)]
-            if not returned or returned.keys().isdisjoint(seqs):
-                returned.update(dict.fromkeys(seqs, step))
-            else:
-                for seq in seqs:
-                    returned[seq] = returned.get(seq, 0) + step
-            self.unacked -= len(back)
-            self.figures.returned += len(back)
-            self.restore(back, pager)
-            return waiting
-        returned = self.returned
-        ended = dropped = 0
-        for lease in leases:  # there may be 100,000
-            ended += 1
-            message = lease.message
-            seq = message.seq
-            returned[seq] = count = returned.get(seq, 0) + step
-            if limit is not None and count > limit:
-                self.outcasts.append((Reason.DELIVERY_LIMIT, message))
-                dropped += 1
-            elif waits and (wait_ms := options.retry_wait_ms(count, failed)):
-                waiting.setdefault(wait_ms, []).append(message)
-            else:
-                back.append(message)
-        self.unacked -= ended
-        self.figures.dropped += dropped
-        self.figures.returned += ended - dropped
-        self.restore(back, pager)
-        return waiting
+        """Take back unacknowledged messages. Returns those that must wait first, by their wait in ms."""
+        found = count_returns(self.returned, leases, self.options, failed)
+        self.outcasts.add_all(Reason.DELIVERY_LIMIT, found.too_often)
+        self.unacked -= found.count
+        self.figures.dropped += len(found.too_often)
+        self.figures.returned += found.count - len(found.too_often)
+        self.restore(found.ready, pager)
+        return found.waiting
 
     def restore(self, messages: list[Message], pager: Pager) -> None:
         """Put messages back at their old places."""
@@ -483,6 +453,19 @@ class WorkQueue:
         if not self.consumers:
             self.exclusive_consumer = False
 
+    def remove_consumers(self, gone: Collection[Consumer]) -> None:
+        """``remove_consumer`` for many at once."""
+        if len(gone) * _FEW < len(self.consumers):
+            for consumer in gone:
+                self.remove_consumer(consumer)
+            return
+        left = set(gone)
+        self.consumers = [consumer for consumer in self.consumers if consumer not in left]
+        if self.active in left:
+            self.active = self.consumers[0] if self.consumers else None
+        if not self.consumers:
+            self.exclusive_consumer = False
+
     def _share(self) -> int:
         if self.bytes <= _SHARE_BYTES:
             return _SHARE
@@ -494,7 +477,7 @@ class WorkQueue:
             deadline = self.deadline_ms(message)
             # A TTL of zero means "now or never": a consumer that can take it in this turn gets it.
             if 0 < deadline <= now_ms and now_ms > message.arrived_ms:
-                self.outcasts.append((Reason.EXPIRED, message))
+                self.outcasts.add(Reason.EXPIRED, message)
                 self.figures.dropped += 1
             else:
                 live.append(message)
@@ -503,7 +486,7 @@ class WorkQueue:
     def _leave(self, message: Message, reason: Reason) -> None:
         self.bytes -= len(message.body)
         self.figures.dropped += 1
-        self.outcasts.append((reason, message))
+        self.outcasts.add(reason, message)
 
 
 def require_work_queue(queue: Queue, instead: str) -> WorkQueue:

@@ -4,7 +4,7 @@ import pytest
 from partitioned_support import Node, ids, node_with
 
 from holtmq.broker.errors import LimitReached
-from holtmq.broker.partitioned.commands.retention import decide_clear, decide_retention
+from holtmq.broker.partitioned.commands.retention import decide_clear, decide_retention, ends_of
 from holtmq.broker.partitioned.events import MessageDeleted
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE
@@ -227,12 +227,32 @@ def test_clearing_takes_one_partition_or_all() -> None:
     node.push("p", "a", "b")
     node.push("r", "c")
 
-    event, count = decide_clear(node.queue, "p")
+    event, count = decide_clear(node.queue, ends_of(node.queue, "p"), 1_000)
     assert event is not None
     node.commit(1, event)
 
     assert (count, stored(node)) == (2, ["c"])
-    assert decide_clear(node.queue, "nowhere") == (None, 0)
+    assert decide_clear(node.queue, ends_of(node.queue, "nowhere"), 1_000) == (None, 0)
+
+
+def test_clearing_goes_in_steps_up_to_where_the_partitions_ended() -> None:
+    node = node_with()
+    node.push("p", "a", "b", "c")
+    node.push("r", "d", "e")
+    ends = ends_of(node.queue)
+
+    counts = []
+    while ends:
+        event, count = decide_clear(node.queue, ends, 2)
+        counts.append(count)
+        if event is not None:
+            node.commit(1, event)
+        if len(counts) == 1:
+            node.push("p", "f")
+            node.push("r", "g")
+
+    assert counts == [2, 1, 2]
+    assert stored(node) == ["f", "g"]
 
 
 def test_a_full_queue_refuses_a_push_whole_until_there_is_room() -> None:

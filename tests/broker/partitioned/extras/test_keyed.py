@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from holtmq.broker.partitioned.extras import keyed
 from holtmq.broker.partitioned.extras.keyed import FOREVER, KeyedRows, KeyOp, KeyResult, Row, Verb
 from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.journal.memory import MemoryJournal
@@ -111,7 +112,7 @@ def test_a_row_put_again_and_again_leaves_one_place_among_those_that_expire(rows
         run(rows, put("same", ttl_us=10**12))
     run(rows, put("short", ttl_us=5))
 
-    assert len(rows._expiries) <= 2_048
+    assert len(rows._expiries) == 2
     run(rows, now_us=NOW_US + 5)
     assert len(rows) == 1
     run(rows, now_us=NOW_US + 10**12)
@@ -125,3 +126,46 @@ def test_a_namespace_without_rows_is_forgotten(rows: KeyedRows) -> None:
     run(rows, *[delete("k", f"n{number}") for number in range(0, 10, 2)], now_us=NOW_US + 5)
 
     assert (rows._rows, rows._sorted) == ({}, {})
+
+
+def test_of_very_many_expired_rows_a_call_removes_some_and_sees_none(rows: KeyedRows) -> None:
+    run(rows, *[put(f"k{number:05}", ttl_us=5) for number in range(2_500)], put("k99999"))
+
+    (found,) = run(rows, prefix("k"), now_us=NOW_US + 5)
+    left = len(rows)
+    (one,) = run(rows, KeyOp(Verb.GET, "n", "k02400"), now_us=NOW_US + 5)
+    again = len(rows)
+    run(rows, now_us=NOW_US + 5)
+
+    assert (keys(found), found.truncated, one.row) == (["k99999"], False, None)
+    assert (left, again, len(rows)) == (1_501, 501, 1)
+
+
+def test_a_call_looks_at_so_many_rows_for_its_prefixes_and_says_where_to_continue(
+    rows: KeyedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed, "_LOOKED_AT_MAX", 20)
+    monkeypatch.setattr(keyed, "_SWEPT_MAX", 0)
+    run(rows, *[put(f"k{number:02}", ttl_us=5) for number in range(50)], put("k99"))
+
+    pages: list[KeyResult] = []
+    while not pages or pages[-1].truncated:
+        after = pages[-1].looked_upto if pages else ""
+        pages += run(rows, prefix("k", after=after), now_us=NOW_US + 5)
+
+    assert [(keys(page), page.looked_upto) for page in pages] == [([], "k19"), ([], "k39"), (["k99"], "")]
+
+
+def test_the_prefixes_of_a_call_return_so_many_rows_and_each_at_least_one(
+    rows: KeyedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed, "ROWS_MAX", 5)
+    run(rows, *[put(f"k{number}") for number in range(4)])
+
+    whole, part, one = run(rows, *[prefix("k")] * 3)
+    (rest,) = run(rows, prefix("k", after=part.looked_upto))
+
+    assert (keys(whole), whole.truncated) == (["k0", "k1", "k2", "k3"], False)
+    assert (keys(part), part.truncated) == (["k0"], True)
+    assert (keys(one), one.truncated) == (["k0"], True)
+    assert (keys(rest), rest.truncated) == (["k1", "k2", "k3"], False)

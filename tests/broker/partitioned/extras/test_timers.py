@@ -26,7 +26,7 @@ def test_a_timer_that_is_put_off_again_and_again_takes_the_room_of_one() -> None
         timers.put("debounced", due_us)
 
     timed = timers.service.timed
-    assert len(timed._line) < 2_000
+    assert len(timed._line) == 2
     assert timed.next_due_us() == 7
     assert [timer.key for timer in timed.due(20_000)] == ["other", "debounced"]
 
@@ -38,6 +38,38 @@ def test_a_timer_moved_to_the_time_it_had_is_due_once() -> None:
     timers.put("one", 5)
 
     assert [timer.key for timer in timers.service.timed.due(10)] == ["one"]
+
+
+def test_timers_are_listed_by_key_in_pages_and_an_empty_queue_is_forgotten() -> None:
+    timers = Timers(PartitionedService(MemoryJournal()))
+    for key in ("c", "a", "d", "b"):
+        timers.put(key, 5)
+    timed = timers.service.timed
+
+    first, more = timed.page("q", "", 3)
+    second, rest = timed.page("q", "c", 3)
+    timers.service.store.commit(
+        (), state_records=timed.record(TimedChange([], [("q", key) for key in "abcd"]))
+    )
+
+    assert ([timer.key for timer in first], more) == (["a", "b", "c"], True)
+    assert ([timer.key for timer in second], rest) == (["d"], False)
+    assert (timed.page("q", "", 3), timed.next_due_us()) == (([], False), None)
+    assert (timed._timers, timed._sorted, len(timed._line)) == ({}, {}, 0)
+
+
+def test_a_timer_that_was_moved_while_it_could_not_be_pushed_is_not_due_at_its_old_time() -> None:
+    timers = Timers(PartitionedService(MemoryJournal()))
+    timers.put("moved", 5)
+    timers.put("kept", 6)
+    timed = timers.service.timed
+    refused = timed.due(10)
+
+    timers.put("moved", 100)
+    timed.put_back(refused)
+
+    assert [timer.key for timer in timed.due(10)] == ["kept"]
+    assert timed.next_due_us() == 100
 
 
 def test_an_error_when_timers_fire_leaves_them_due(monkeypatch: pytest.MonkeyPatch) -> None:

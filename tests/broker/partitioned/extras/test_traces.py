@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from holtmq.broker.partitioned.extras.traces import Traced, TraceStore
+from holtmq.broker.partitioned.extras.traces import Traced, TraceName, TraceStore
 
 
 def event(number: int, transaction_id: str = "t", names: tuple[str, ...] = (), queue: int = 1) -> Traced:
@@ -38,8 +38,11 @@ def test_names_are_counted_most_recent_first() -> None:
 
     names, total = store.names(limit=10, skip=0)
 
-    assert [(n.name, n.events, n.messages, n.last_us) for n in names] == [("y", 2, 2, 30), ("x", 2, 2, 20)]
-    assert total == 2
+    assert (names, total) == (["y", "x"], 2)
+    assert store.names(limit=1, skip=1) == (["x"], 2)
+    assert store.statistics("y") == TraceName("y", 2, 2, 30)
+    assert store.statistics("x") == TraceName("x", 2, 2, 20)
+    assert store.statistics("z") is None
 
 
 def test_beyond_the_bound_the_oldest_leave_every_index() -> None:

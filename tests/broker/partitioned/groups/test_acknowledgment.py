@@ -292,9 +292,9 @@ def test_a_retry_delay_holds_a_failed_head_back_even_over_a_restart() -> None:
 
     node.restart()
     assert node.pop() == []
-    assert node.queue.next_deadline() == node.now + 5
+    assert node.queue.groups[QUEUE_MODE].ready.next_deadline() == node.now + 5
     node.now += 5
-    assert node.queue.advance(node.now) == {QUEUE_MODE}
+    assert node.queue.groups[QUEUE_MODE].advance(node.now)
     assert node.pop() != []
 
 

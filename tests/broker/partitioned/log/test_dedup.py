@@ -1,17 +1,26 @@
 """Transaction ids seen before: within a call, across calls, windows, collisions, restarts."""
 
 from array import array
+from random import Random
 
+import pytest
 from partitioned_support import Node, node_with
 
 from holtmq.broker.partitioned.commands.pushing import decide_push
-from holtmq.broker.partitioned.commands.retention import decide_clear
+from holtmq.broker.partitioned.commands.retention import decide_clear, ends_of
 from holtmq.broker.partitioned.events import QueueConfigured
+from holtmq.broker.partitioned.log import dedup
 from holtmq.broker.partitioned.log.dedup import DedupIndex, fingerprint
 from holtmq.broker.partitioned.log.message_log import MessageLog
 from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig
+
+
+@pytest.fixture(autouse=True, params=[1, 2, dedup.GENERATION])
+def _generations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with many small generations and with one."""
+    monkeypatch.setattr(dedup, "GENERATION", request.param)
 
 
 def test_within_one_call_the_first_is_stored_and_the_others_point_to_it() -> None:
@@ -91,7 +100,7 @@ def test_a_window_of_zero_switches_deduplication_off() -> None:
 def test_an_id_whose_message_retention_took_is_still_a_duplicate() -> None:
     node = node_with()
     node.push("p", "a")
-    event, count = decide_clear(node.queue)
+    event, count = decide_clear(node.queue, ends_of(node.queue), 1_000)
     assert event is not None
     node.commit(1, event)
 
@@ -163,4 +172,39 @@ def test_when_the_youngest_of_equal_prints_is_forgotten_the_older_is_known_still
     index.forget(7, 0)
     assert list(index.candidates(7)) == [1]
     index.forget(7, 1)
-    assert index.newest(7) is None
+    assert not index.knows(7)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_index_knows_what_a_list_of_all_ids_knows(seed: int) -> None:
+    dice = Random(seed)
+    log = MessageLog()
+    index = DedupIndex(log, max_entries=30)
+    known: dict[int, int] = {}  # offset -> fingerprint
+    for now in range(0, 6_000, 100):
+        first = log.next_offset
+        prints = array("Q", [dice.randrange(25) for _ in range(dice.randint(1, 5))])
+        assert index.knows_none(prints) == set(known.values()).isdisjoint(prints)
+        log.append([1] * len(prints), now, array("I", [0] * len(prints)), prints)
+        index.add(first, prints)
+        known.update(enumerate(prints, first))
+        if dice.random() < 0.3:
+            gone = dice.choice(list(known))
+            index.forget(known.pop(gone), gone)
+        index.expire(now - 1_000, dice.choice((1, 3, 100)))
+        known = {offset: print_ for offset, print_ in known.items() if offset >= index.floor}
+        for print_ in range(25):
+            assert sorted(index.candidates(print_)) == [at for at, one in known.items() if one == print_]
+            assert index.knows(print_) == (print_ in known.values())
+        assert index.floor > 0 or now < 1_500
+
+
+def test_no_dict_grows_beyond_a_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dict is copied when it grows, at one moment."""
+    monkeypatch.setattr(dedup, "GENERATION", 100)
+    index = DedupIndex(MessageLog())
+    for first in range(0, 5_000, 7):
+        index.add(first, array("Q", range(first, first + 7)))
+
+    assert max(len(one.entries) for one in index._generations) <= 100
+    assert len(index) == 5_005

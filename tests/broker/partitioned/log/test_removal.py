@@ -6,7 +6,7 @@ import pytest
 from partitioned_support import Node, ids, node_with
 
 from holtmq.broker.partitioned.commands.idle_partitions import IdleSweep, decide_idle
-from holtmq.broker.partitioned.commands.retention import decide_clear, decide_retention
+from holtmq.broker.partitioned.commands.retention import decide_clear, decide_retention, ends_of
 from holtmq.broker.partitioned.events import IdsGiven, MessageDeleted
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE
@@ -176,7 +176,7 @@ def test_figures_leave_out_what_was_deleted() -> None:
     group = node.queue.groups[QUEUE_MODE]
     assert group.lag(0) == 3
     node.now += 1000
-    node.queue.advance(node.now)
+    node.queue.groups[QUEUE_MODE].advance(node.now)
     assert group_counts(node.queue, group, node.now).ready == 3
 
 
@@ -222,7 +222,7 @@ def test_clearing_counts_messages_not_positions() -> None:
     node.push("p", *"abc")
     delete(node, "b")
 
-    event, count = decide_clear(node.queue)
+    event, count = decide_clear(node.queue, ends_of(node.queue), 1_000)
     assert event is not None
     node.commit(node.queue.number, event)
 
@@ -302,7 +302,7 @@ def emptied(*partitions: str, **options: bool | float | None) -> Node:
         node.push(name, f"{name}1", f"{name}2")
     while got := node.pop(batch=10, partitions=10):
         node.ack(got)
-    event, _ = decide_clear(node.queue)
+    event, _ = decide_clear(node.queue, ends_of(node.queue), 1_000)
     assert event is not None
     node.commit(1, event)
     return node
@@ -352,7 +352,7 @@ def test_a_groups_record_for_a_single_partition_outlives_it_and_holds_for_its_su
         assert node.pop("g", partition="p", mode="new") == []  # of a group that asks for nothing else
         node.push("p", "a")
         node.ack(node.pop("g", partition="p", mode="new"), group="g")
-        event, _ = decide_clear(node.queue)
+        event, _ = decide_clear(node.queue, ends_of(node.queue), 1_000)
         assert event is not None
         node.commit(1, event)
         node.now += 31 * 86_400
@@ -376,7 +376,7 @@ def test_a_dead_letter_a_lease_or_recent_work_keeps_a_partition() -> None:
     got = node.pop(batch=2, partition="worked")
     node.now += 31 * 86_400
     node.ack(got)
-    event, _ = decide_clear(node.queue)
+    event, _ = decide_clear(node.queue, ends_of(node.queue), 1_000)
     assert event is not None
     node.commit(1, event)
 
@@ -427,7 +427,7 @@ def test_a_given_id_lasts_as_long_as_its_message_or_its_dead_letter() -> None:
         restart(node)
         assert [node.queue.id_of(offset, 5) for offset in (0, 1)] == ["first", "second"]
 
-    event, _ = decide_clear(node.queue)
+    event, _ = decide_clear(node.queue, ends_of(node.queue), 1_000)
     assert event is not None
     node.commit(1, event)
 

@@ -223,7 +223,8 @@ class History:
     def deletes_partitions(self) -> None:
         """What is left of them after they were cleared, pushes on their way and all."""
         for queue in self.some_queue():
-            admin.clear(self.service, queue, self.dice.choice(PARTITIONS))
+            for _ in admin.clear(self.service, queue, self.dice.choice(PARTITIONS)):
+                pass
             lettered = {letter.partition for letter in queue.dead_letters}
             empty = [
                 index

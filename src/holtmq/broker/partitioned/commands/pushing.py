@@ -69,8 +69,7 @@ def decide_push(
     if not places:
         return PushDecision(None, offsets, frozenset(duplicates))
     if limited and not has_room(queue, len(places)):
-        most = queue.config.max_size
-        raise LimitReached(f"queue {queue.name} is full: it may hold {most} waiting messages")
+        raise _is_full(queue)
     created_us = max(now_us, queue.log.last_created_us + 1)
     if apart:
         created_us += -created_us % 1000
@@ -87,13 +86,13 @@ def _deduplicated(
     oldest_us: int,
 ) -> tuple[list[int], list[int]]:
     """The offset of each item (of the original, for a duplicate), and the indexes of the duplicates."""
-    known = queue.dedup.newest
+    known = queue.dedup.knows
     fresh: dict[int, int] = {}  # fingerprint -> index in this call
     twins: dict[int, list[int]] = {}  # later indexes whose fingerprint collides with one in fresh
     offsets: list[int] = []
     duplicates: list[int] = []
     for place, (index, print_) in enumerate(zip(indexes, prints, strict=True)):
-        if print_ in fresh or known(print_) is not None:
+        if print_ in fresh or known(print_):
             earlier = [fresh[print_], *twins.get(print_, ())] if print_ in fresh else []
             original = _within(items, earlier, place, offsets)
             if original is None:
@@ -146,6 +145,17 @@ def waiting(queue: PartitionedQueue) -> int:
         cursors = [c for group in queue.groups.values() if (c := group.cursor(index)) is not None]
         total += where.count(min(cursors, default=where.first))
     return total
+
+
+def check_room(queue: PartitionedQueue, count: int) -> None:
+    """Raise LimitReached if ``max_size`` does not allow ``count`` more."""
+    if not has_room(queue, count):
+        raise _is_full(queue)
+
+
+def _is_full(queue: PartitionedQueue) -> LimitReached:
+    most = queue.config.max_size
+    return LimitReached(f"queue {queue.name} is full: it may hold {most} waiting messages")
 
 
 def has_room(queue: PartitionedQueue, count: int) -> bool:

@@ -4,6 +4,7 @@ Owns: finding a dead letter by its message's address, the replay as one step (pu
 Must not touch: state, bodies (the caller copies the payload), clocks.
 """
 
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 from holtmq.broker.errors import NotFound
@@ -45,25 +46,32 @@ def decide_replay(
     return ReplayDecision(letter, target, partition, transaction_id, push, DeadLettersRemoved((number,)))
 
 
-def decide_purge(queue: PartitionedQueue, wanted: LetterFilter) -> DeadLettersRemoved | None:
-    """Delete all matching dead letters; None when there are none."""
-    numbers = tuple(letter.number for letter in queue.dead_letters if wanted.matches(letter))
+def decide_purge(
+    queue: PartitionedQueue, letters: Iterable[DeadLetter], wanted: LetterFilter
+) -> DeadLettersRemoved | None:
+    """Delete those of these dead letters that match and are still there; None when there are none."""
+    there = queue.dead_letters.get
+    numbers = tuple(
+        letter.number for letter in letters if wanted.matches(letter) and there(letter.number) is letter
+    )
     return DeadLettersRemoved(numbers) if numbers else None
 
 
 def find_letter(
     queue: PartitionedQueue, partition: int, transaction_id: str, group: str | None = None
-) -> DeadLetter | None:
-    """The newest dead letter of a message; the message itself may be gone from the queue."""
+) -> Generator[None, None, DeadLetter | None]:
+    """The newest dead letter of a message; the message itself may be gone from the queue.
+
+    In steps: then the transaction id of each dead letter of the partition is read.
+    """
     position = queue.find(partition, transaction_id)
     if position is not None:
         letters = queue.dead_letters.of_message(queue.offset_of(partition, position))
-    else:
-        mine = LetterFilter(partition=partition)
-        letters = [
-            letter
-            for letter in queue.dead_letters
-            if mine.matches(letter) and queue.letter_carries(letter, transaction_id)
-        ]
-    wanted = [letter for letter in letters if group is None or letter.group == group]
-    return wanted[-1] if wanted else None
+        return next((one for one in reversed(letters) if group in (None, one.group)), None)
+    for letter in queue.dead_letters.newest_first():
+        if letter.partition == partition and group in (None, letter.group):
+            is_there = queue.dead_letters.get(letter.number) is letter
+            if is_there and queue.letter_carries(letter, transaction_id):
+                return letter
+        yield
+    return None

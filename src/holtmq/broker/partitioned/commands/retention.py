@@ -131,13 +131,37 @@ def _evict(step: _Step, index: int, overdue: int, readers: list[Group]) -> None:
             step.left -= end - cursor
 
 
-def decide_clear(queue: PartitionedQueue, partition: str | None = None) -> tuple[Trimmed | None, int]:
-    """Delete all messages, of one partition or of all; (event, how many)."""
+def ends_of(queue: PartitionedQueue, partition: str | None = None) -> dict[int, int]:
+    """The end of each partition with messages, of one or of all, by index; hidden messages are behind it."""
     chosen = list(queue.partitions) if partition is None else []
     if partition is not None and partition in queue.indexes:
         chosen = [queue.partitions[queue.indexes[partition]]]
-    full = [where for where in chosen if where.offsets]
-    if not full:
-        return None, 0
-    event = Trimmed(array("I", [queue.indexes[w.name] for w in full]), array("Q", [w.end for w in full]))
-    return event, sum(where.count(where.first) for where in full)
+    end = queue.log.visible_end
+    return {
+        queue.indexes[where.name]: where.end if where.offsets[-1] < end else where.position_of(end)
+        for where in chosen
+        if where.offsets
+    }
+
+
+def decide_clear(queue: PartitionedQueue, ends: dict[int, int], most: int) -> tuple[Trimmed | None, int]:
+    """Delete messages before these positions, ``most`` at most; (event, how many).
+
+    A partition that is done is removed from ``ends``.
+    """
+    indexes, firsts = array("I"), array("Q")
+    count = 0
+    for index, end in list(ends.items()):
+        if most <= 0:
+            break
+        where = queue.partitions[index]
+        first = min(end, where.end, where.first + most)
+        if first == min(end, where.end):
+            del ends[index]
+        most -= 1  # a partition costs as much as a message
+        if first > where.first:
+            most -= first - where.first
+            count += where.count(where.first, first)
+            indexes.append(index)
+            firsts.append(first)
+    return (Trimmed(indexes, firsts), count) if indexes else (None, 0)

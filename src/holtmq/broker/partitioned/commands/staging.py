@@ -9,24 +9,28 @@ only its newest batch, under the same number.
 
 A batch of more than ``ATOMIC_ROWS`` rows is published in several records. Each lists the parts that remain,
 so after the first one the batch cannot be aborted. The rest is published from these parts: by the same
-request, by a repeated one (whatever it has staged), or by ``finish`` after a crash.
+request, by a repeated one (whatever it has staged), or by ``finish`` after a crash. No reader sees any of its
+rows before the last record is durable; until then what others push to these queues is hidden, too.
 
 Over 400 lines: staging, committing and folding change the same parts, and must agree about them.
 """
 
 from array import array
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.commands.addressing import Addresses
-from holtmq.broker.partitioned.commands.pushing import decide_push
+from holtmq.broker.partitioned.commands.pushing import check_room, decide_push
 from holtmq.broker.partitioned.commands.spool import Spool
 from holtmq.broker.partitioned.commands.staging_records import (
     Attempt,
     Committed,
     Header,
+    HidingState,
     Key,
+    PieceOfBatch,
     Place,
     Publication,
     PushesSuspended,
@@ -48,8 +52,8 @@ from holtmq.broker.records.changes import Kind
 
 ORPHAN_SECONDS: Final = 3600.0
 WRITERS_MAX: Final = 100_000  # committed writers remembered; the one with the oldest commit is dropped first
-ATOMIC_ROWS: Final = 1_000_000  # published by one record: its last step takes about 0.5 µs per row
-PIECE_ROWS: Final = 250_000  # in each record of a larger batch
+ATOMIC_ROWS: Final = 12_000  # published by one record: about 10 ms, 25 ms if each has a new partition
+PIECE_ROWS: Final = 12_000  # in each record of a larger batch
 STEP_ROWS: Final = 4096  # in each step before the record is written
 _TRIES: Final = 3
 
@@ -120,6 +124,8 @@ class Staging(StatePart):
                 done = yield from self._publish_next(writer, batch, winners, now)
                 if done is not None:
                     published, rows, duplicates = 1, rows + done.rows, duplicates + done.duplicates
+                    if writer in self._begun:
+                        yield
         finally:
             self._committing.remove(writer)
         return Committed(rows, duplicates, not published)
@@ -145,6 +151,9 @@ class Staging(StatePart):
             staged = self._batches[writer, batch]
             parts = {place: staged[place[:2]].parts[place[2]] for place in rest}
         piece = _first_piece(parts, begun is None)
+        if begun is None and len(piece) < len(parts):
+            yield from self._await_others(now)
+            yield from self._check_room(writer, batch, parts)
         shares: dict[str, Share] = {}
         for place, part in piece.items():
             if self._overtaken(writer, batch, begun):
@@ -168,8 +177,40 @@ class Staging(StatePart):
             raise PushesSuspended("Pushes are suspended by maintenance")
         if begun is None and self._parts(writer, batch, winners) != parts:
             raise _changed(batch)
+        rest = [*parts][len(piece) :]
+        if begun is None and rest and not self._is_alone():
+            return None  # another one has begun meanwhile
         # The size limit is checked once: a partly published batch cannot be refused any more.
-        return self._publish(writer, batch, shares, [*parts][len(piece) :], now, limited=begun is None)
+        return self._publish(writer, batch, shares, rest, now, limited=begun is None)
+
+    def _await_others(self, now: float) -> Generator[None, None, None]:
+        """Wait until no other batch is partly published: a second one would hide a part of the first."""
+        while not self._is_alone():
+            other = next(iter(self._begun))
+            if other in self._committing:
+                yield
+            else:  # its request is gone
+                yield from self._publish_next(other, self._begun[other][0], (), now)
+
+    def _is_alone(self) -> bool:
+        return not self._begun
+
+    def _check_room(
+        self, writer: str, batch: int, parts: Mapping[Place, StagedPart]
+    ) -> Generator[None, None, None]:
+        """Raise LimitReached if a queue is too small for all rows of a batch, duplicates or not."""
+        store = self._store
+        if not store.default_config.max_size and not any(q.config.max_size for q in store.queues.values()):
+            return
+        counts: Counter[str] = Counter()
+        for place, part in parts.items():
+            if not self._is_staged(writer, batch, place, part):
+                raise _changed(batch)
+            header = decode_header(store.journal.read(part.header, Kind.STAGED)[1])
+            counts.update(header.names[row[0]] for row in header.rows)
+            yield
+        for name, rows in counts.items():
+            check_room(store.queues.get(name) or store.draft(name, 0)[0], rows)
 
     def _overtaken(self, writer: str, batch: int, begun: tuple[int, list[Place]] | None) -> bool:
         return self._is_repeat(writer, batch) or self._begun.get(writer) != begun
@@ -191,7 +232,8 @@ class Staging(StatePart):
         limited: bool,
     ) -> Committed:
         changes, order, duplicates = self._decide(shares, now, limited)
-        publication = Publication(
+        is_piece = bool(rest) or writer in self._begun
+        publication = (PieceOfBatch if is_piece else Publication)(
             writer,
             batch,
             round(now * 1e6),
@@ -226,7 +268,7 @@ class Staging(StatePart):
             if of != writer or batch not in (None, number):
                 continue
             for part in [part for attempt in attempts.values() for part in attempt.parts.values()]:
-                header = decode_header(self._store.journal.read(part.header)[1])
+                header = decode_header(self._store.journal.read(part.header, Kind.STAGED)[1])
                 names.update({header.names[row[0]] for row in header.rows})
         return names
 
@@ -276,7 +318,7 @@ class Staging(StatePart):
 
     def _gather(self, part: StagedPart, shares: dict[str, Share]) -> None:
         """Add a part's rows to the share of each queue."""
-        header = decode_header(self._store.journal.read(part.header)[1])
+        header = decode_header(self._store.journal.read(part.header, Kind.STAGED)[1])
         names = header.names
         wanted = {row[0] for row in header.rows}
         for queue in sorted(wanted):
@@ -343,12 +385,17 @@ class Staging(StatePart):
             self._keep(header.writer, header.batch, header.task, header.attempt, header.part, part)
         elif kind == Kind.STAGE_COMMITTED:
             done = decode_publication(payload)
-            self._store.apply_stored(decode_all(done.events), from_bytes("Q", done.positions))
+            self._store.apply_stored(
+                decode_all(done.events),
+                from_bytes("Q", done.positions),
+                hidden_by=done.writer if done.hides else None,
+            )
             if done.rest:
                 self._begun[done.writer] = (done.batch, done.rest)
                 self._keep_only(done.writer, done.batch, set(done.rest))
                 return
-            self._begun.pop(done.writer, None)
+            if self._begun.pop(done.writer, None) is not None:
+                self._store.reveal(done.writer)
             self._committed.pop(done.writer, None)
             self._committed[done.writer] = (done.batch, done.at_us)
             if len(self._committed) > WRITERS_MAX:
@@ -362,6 +409,8 @@ class Staging(StatePart):
                 part = StagedPart(header_at, from_bytes("Q", positions), staged_us)
                 self._keep(writer, batch, task, attempt, number, part)
             self._begun = state.begun
+            for writer, offsets in state.hidden.items():
+                self._store.hide_restored(writer, offsets)
 
     def _keep_only(self, writer: str, batch: int, rest: set[Place]) -> None:
         """Drop the published parts, and the attempts that did not win."""
@@ -385,7 +434,11 @@ class Staging(StatePart):
             parts.append((writer, batch, task, attempt, number, part.header, part.staged_us, packed))
             headers.append(part.header)
             kept.append(part.positions)
-        return [(int(Kind.STAGING_STATE), encode_record(State(self._committed, parts, self._begun)))], kept
+        hidden = {writer: found for writer in self._begun if (found := self._store.hidden_by(writer))}
+        state = State(self._committed, parts, self._begun)
+        if hidden:
+            state = HidingState(self._committed, parts, self._begun, hidden)
+        return [(int(Kind.STAGING_STATE), encode_record(state))], kept
 
 
 def _first_piece(parts: Mapping[Place, StagedPart], fresh: bool) -> dict[Place, StagedPart]:

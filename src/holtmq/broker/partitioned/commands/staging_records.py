@@ -64,10 +64,30 @@ class Publication(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     rest: list[Place] = []  # (task, attempt, part) still to be published
 
 
+class PieceOfBatch(Publication):
+    """One of several records that publish a batch. Older versions do not know the last field, and refuse it:
+    they would show a part of the batch."""
+
+    hides: bool = True  # no reader sees the rows before the batch is complete
+
+
+class AnyPublication(Publication):
+    """Decodes both."""
+
+    hides: bool = False
+
+
 class State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     committed: dict[str, tuple[int, int]]
     parts: list[tuple[str, int, int, int, int, int, int, bytes]]
     begun: dict[str, tuple[int, list[Place]]] = {}
+
+
+class HidingState(State):
+    """The same while a batch is being published in several records; decodes both."""
+
+    # Writer -> from which offset on its batch is hidden, by number of the queue.
+    hidden: dict[str, dict[int, int]] = {}
 
 
 @dataclass(slots=True)
@@ -97,5 +117,5 @@ class Share:
 
 encode_record: Final = msgspec.msgpack.Encoder().encode
 decode_header: Final = msgspec.msgpack.Decoder(Header).decode
-decode_publication: Final = msgspec.msgpack.Decoder(Publication).decode
-decode_state: Final = msgspec.msgpack.Decoder(State).decode
+decode_publication: Final = msgspec.msgpack.Decoder(AnyPublication).decode
+decode_state: Final = msgspec.msgpack.Decoder(HidingState).decode

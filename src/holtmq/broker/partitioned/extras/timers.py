@@ -5,13 +5,13 @@ an ordinary push).
 """
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterable
-from heapq import heappop, heappush
+from itertools import islice
 from typing import Final
 
 import msgspec
 
+from holtmq.broker.partitioned.extras.sorted_keys import SortedKeys
 from holtmq.broker.partitioned.log.bodies import UnreadableBody
 from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
 from holtmq.broker.records.changes import Kind
@@ -39,8 +39,6 @@ class TimedChange(msgspec.Struct, array_like=True, forbid_unknown_fields=True, f
     ended: list[tuple[str, str]] = []
 
 
-_LINE_MIN: Final = 1024
-
 _encode: Final = msgspec.msgpack.Encoder().encode
 _changes: Final = msgspec.msgpack.Decoder(TimedChange)
 
@@ -53,8 +51,10 @@ class TimedMessages(StatePart):
     def __init__(self, store: PartitionedStore) -> None:
         self._store = store
         self._timers: dict[str, dict[str, Timed]] = {}
-        self._line: list[tuple[int, str, str]] = []
-        self._line_max = _LINE_MIN  # above it, entries of moved or cancelled timers are removed
+        self._sorted: dict[str, SortedKeys[str]] = {}  # the keys of each queue
+        self._line: SortedKeys[tuple[int, str, str]] = (
+            SortedKeys()
+        )  # those that are not being pushed, by time
         store.add_state_part(self)
 
     def __len__(self) -> int:
@@ -81,59 +81,55 @@ class TimedMessages(StatePart):
 
     def page(self, queue: str, after: str, limit: int) -> tuple[list[Timed], bool]:
         """A page in key order after ``after``, and whether there are more."""
-        timers = self._timers.get(queue, {})
-        keys = sorted(timers)
-        at = bisect_right(keys, after) if after else 0
-        return [timers[key] for key in keys[at : at + limit]], len(keys) > at + limit
+        keys = self._sorted.get(queue)
+        if keys is None:
+            return [], False
+        timers = self._timers[queue]
+        found = list(islice(keys.behind(after) if after else keys.starting(""), limit + 1))
+        return [timers[key] for key in found[:limit]], len(found) > limit
 
     def record(self, change: TimedChange) -> list[StateRecord]:
         """The journal record of a change, for the caller's commit."""
         return [(int(Kind.TIMED), _encode(change))] if change.put or change.ended else []
 
     def next_due_us(self) -> int | None:
-        while self._line:
-            due_us, queue, key = self._line[0]
-            timer = self.get(queue, key)
-            if timer is not None and timer.due_us == due_us:
-                return due_us
-            heappop(self._line)  # moved or cancelled
-        return None
+        first = self._line.first
+        return None if first is None else first[0]
 
     def due(self, now_us: int, most: int = 1000) -> list[Timed]:
         """Timers that are due, earliest first; the caller pushes them and records their end."""
-        found: dict[tuple[str, str], Timed] = {}  # a timer moved away and back is in the line twice
-        while len(found) < most and self._line and self._line[0][0] <= now_us:
-            due_us, queue, key = heappop(self._line)
-            timer = self.get(queue, key)
-            if timer is not None and timer.due_us == due_us:
-                found[queue, key] = timer
-        return list(found.values())
+        found: list[Timed] = []
+        while len(found) < most and (first := self._line.first) is not None and first[0] <= now_us:
+            self._line.discard(first)
+            found.append(self._timers[first[1]][first[2]])
+        return found
 
     def put_back(self, timers: Iterable[Timed]) -> None:
-        """Return timers that could not be pushed; they stay due."""
+        """Return timers that could not be pushed; they stay due. Those that ended meanwhile do not."""
         for timer in timers:
-            self._stand_in_line(timer)
-
-    def _stand_in_line(self, timer: Timed) -> None:
-        line = self._line
-        heappush(line, (timer.due_us, timer.queue, timer.key))
-        if len(line) > self._line_max:
-            # Each move of a timer leaves an entry until it is due: remove the outdated ones.
-            kept = {entry for entry in line if self._is_due_at(entry)}
-            line[:] = sorted(kept)
-            self._line_max = max(_LINE_MIN, 2 * len(line))
-
-    def _is_due_at(self, entry: tuple[int, str, str]) -> bool:
-        timer = self.get(entry[1], entry[2])
-        return timer is not None and timer.due_us == entry[0]
+            if self.get(timer.queue, timer.key) is timer:
+                self._line.add((timer.due_us, timer.queue, timer.key))
 
     def fold(self, position: int, kind: int, payload: bytes) -> None:
         change = _changes.decode(payload)
         for timer in change.put:
-            self._timers.setdefault(timer.queue, {})[timer.key] = timer
-            self._stand_in_line(timer)
+            timers = self._timers.get(timer.queue)
+            if timers is None:
+                timers, self._sorted[timer.queue] = self._timers.setdefault(timer.queue, {}), SortedKeys()
+            before = timers.get(timer.key)
+            if before is None:
+                self._sorted[timer.queue].add(timer.key)
+            else:
+                self._line.discard((before.due_us, timer.queue, timer.key))
+            timers[timer.key] = timer
+            self._line.add((timer.due_us, timer.queue, timer.key))
         for queue, key in change.ended:
-            self._timers.get(queue, {}).pop(key, None)
+            ended = self._timers.get(queue, {}).pop(key, None)
+            if ended is not None:
+                self._line.discard((ended.due_us, queue, key))
+                self._sorted[queue].discard(key)
+                if not self._timers[queue]:
+                    del self._timers[queue], self._sorted[queue]
 
     def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
         waiting = [timer for timers in self._timers.values() for timer in timers.values()]

@@ -66,7 +66,9 @@ class TraceStore:
         self._events.append(event)
         self._by_message.setdefault(_key(event), deque()).append(event)
         for name in set(event.names):
-            self._by_name.setdefault(name, deque()).append(event)
+            events = self._by_name.pop(name, None) or deque()
+            events.append(event)
+            self._by_name[name] = events  # the name that was used last comes last
         self._bytes += _size(event)
         while len(self._events) > self._limit or (self._bytes > self._most_bytes and len(self._events) > 1):
             self._drop(self._events.popleft())
@@ -83,14 +85,17 @@ class TraceStore:
         events = list(self._by_name.get(name, ()))
         return events[::-1][skip : skip + limit], len(events)
 
-    def names(self, limit: int, skip: int) -> tuple[list[TraceName], int]:
+    def names(self, limit: int, skip: int) -> tuple[list[str], int]:
         """A page of names, most recently used first, and the total number."""
-        rows = [
-            TraceName(name, len(events), len({_key(event) for event in events}), events[-1].created_us)
-            for name, events in self._by_name.items()
-        ]
-        rows.sort(key=lambda row: (-row.last_us, row.name))
-        return rows[skip : skip + limit], len(rows)
+        names = list(islice(reversed(self._by_name), skip, skip + limit))
+        return names, len(self._by_name)
+
+    def statistics(self, name: str) -> TraceName | None:
+        """The statistics of a name; None if its last event was dropped."""
+        events = self._by_name.get(name)
+        if events is None:
+            return None
+        return TraceName(name, len(events), len({_key(event) for event in events}), events[-1].created_us)
 
     def forget_queue(self, queue: int) -> None:
         """Drop the events of a deleted queue."""

@@ -120,9 +120,8 @@ def decide_seek(
     reader = queue.groups.get(group)
     number = queue.next_group if reader is None else reader.number
     if offset is None:
-        offset = queue.log.next_offset if timestamp_us is None else queue.log.offset_at(timestamp_us)
-    else:
-        offset = min(offset, queue.log.next_offset)
+        offset = queue.log.visible_end if timestamp_us is None else queue.log.offset_at(timestamp_us)
+    offset = min(offset, queue.log.visible_end)
     sought = Sought(number, offset, index)
     count = 1 if index is not None else len(queue.indexes)
     if reader is None:

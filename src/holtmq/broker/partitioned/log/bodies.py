@@ -11,8 +11,6 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from holtmq.broker.errors import BrokerError
 
@@ -56,10 +54,15 @@ class Body(msgspec.Struct, gc=False, eq=False):
 class Cipher:
     """Encrypts payloads. The transaction id is authenticated with them, so bodies cannot be swapped."""
 
-    __slots__ = ("_key", "_random")
+    __slots__ = ("_key", "_mismatch", "_random")
 
     def __init__(self, key: bytes, random: Callable[[int], bytes]) -> None:
+        # Slow to load, and a node without a key does not need them.
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
         self._key = AESGCM(key)
+        self._mismatch = InvalidTag
         self._random = random
 
     def seal(self, payload: bytes, transaction_id: bytes) -> bytes:
@@ -69,7 +72,7 @@ class Cipher:
     def open(self, sealed: bytes, transaction_id: bytes) -> bytes:
         try:
             return self._key.decrypt(sealed[:_NONCE], sealed[_NONCE:], transaction_id)
-        except InvalidTag:
+        except self._mismatch:
             raise UnreadableBody("the message was sealed with another key") from None
 
 

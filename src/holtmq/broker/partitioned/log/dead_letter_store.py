@@ -58,6 +58,10 @@ class DeadLetterStore:
     def __iter__(self) -> Iterator[DeadLetter]:
         return iter(self._letters.values())
 
+    def newest_first(self) -> list[DeadLetter]:
+        """All dead letters there are now; the list does not change with the store."""
+        return list(reversed(self._letters.values()))
+
     def file(self, letter: DeadLetter) -> None:
         self._letters[letter.number] = letter
         self._by_offset.setdefault(letter.offset, []).append(letter.number)
@@ -69,11 +73,6 @@ class DeadLetterStore:
     def of_message(self, offset: int) -> list[DeadLetter]:
         """The dead letters of one message, over all groups."""
         return [self._letters[number] for number in self._by_offset.get(offset, ())]
-
-    def select(self, wanted: LetterFilter, limit: int, skip: int) -> tuple[list[DeadLetter], int]:
-        """A page, newest first, and the total number of matches."""
-        matching = [letter for letter in reversed(self._letters.values()) if wanted.matches(letter)]
-        return matching[skip : skip + limit], len(matching)
 
     def count(self, wanted: LetterFilter) -> int:
         return sum(1 for letter in self._letters.values() if wanted.matches(letter))

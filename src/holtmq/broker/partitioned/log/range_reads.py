@@ -97,7 +97,9 @@ def describe(queue: PartitionedQueue, relation: Relation = Relation.MESSAGES) ->
         kept = runs.next_number - runs.first_number
         return RangeInfo(name, queue, relation, runs.first_number, runs.next_number, kept)
     log = queue.log
-    return RangeInfo(name, queue, relation, log.first_offset, log.next_offset, log.live)
+    end = log.visible_end
+    hidden = log.count_live(end, log.next_offset) if end < log.next_offset else 0
+    return RangeInfo(name, queue, relation, min(log.first_offset, end), end, log.live - hidden)
 
 
 def matching(
@@ -130,7 +132,7 @@ def offset_at(info: RangeInfo, at_us: int) -> int:
     if info.relation is Relation.DELIVERIES:
         runs = info.queue.deliveries.runs(info.first, info.next)
         return next((run.number for run in runs if run.settled_us >= at_us), info.next)
-    return info.queue.log.offset_at(at_us)
+    return min(info.queue.log.offset_at(at_us), info.next)
 
 
 def count(info: RangeInfo, first: int, stop: int) -> int:
@@ -171,7 +173,7 @@ class Pieces:
         self._partition = chosen.partition
         self._piece_bytes = piece_bytes
         self._step = _FIRST_PIECE if with_bodies else PIECE_ROWS
-        self._read = store.journal.run_reader() if with_bodies else None
+        self._read = store.journal.run_reader(Kind.PARTITIONED_BODY) if with_bodies else None
 
     def __iter__(self) -> "Pieces":
         return self
