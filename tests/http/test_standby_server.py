@@ -15,6 +15,7 @@ import pytest_asyncio
 from certificates import Certificates
 from holtmq.http.engine import listening
 from holtmq.http.standby import StandbyServer
+from holtmq.replica_life import advertised
 
 
 @pytest_asyncio.fixture
@@ -104,3 +105,10 @@ async def test_a_client_that_never_begins_with_tls_is_disconnected(
 
     writer.close()
     await server.close()
+
+
+def test_a_node_with_tls_alone_is_advertised_with_tls() -> None:
+    both = {"amqp": 1, "amqp/ssl": 2, "http": 3, "https": 4}
+
+    assert advertised("one", both) == "amqp://one:1 http://one:3"
+    assert advertised("one", {"amqp/ssl": 2, "https": 4}) == "amqps://one:2 https://one:4"

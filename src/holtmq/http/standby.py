@@ -14,28 +14,31 @@ from holtmq.auth.login import Authenticator
 from holtmq.auth.rights import PUBLIC
 from holtmq.auth.users import DEFAULT_VHOST, UserStore
 from holtmq.http.engine.authentication import NO_USER, RequestAuthenticator
+from holtmq.http.engine.context import ServedCertificate
 from holtmq.http.engine.cross_site import CrossSite
 from holtmq.http.engine.engine import Engine
 from holtmq.http.engine.listening import HttpPorts
 from holtmq.http.engine.request import Found, HttpRequest, HttpRoute
 from holtmq.http.engine.sessions import Sessions
+from holtmq.http.operator.standby_metrics import TEXT, Standby, exposition
 
 _MOST_CONNECTIONS: Final = 1000
 _MEMORY_BYTES: Final = 1 << 20
-_METRICS: Final = (
-    b"# HELP holtmq_standby 1 while another node owns the log\n"
-    b"# TYPE holtmq_standby gauge\n"
-    b"holtmq_standby 1.0\n"
-)
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class StandbyServer:
     """``health`` returns the state of the replica, ``reason`` why requests are refused."""
 
-    def __init__(self, health: Callable[[], dict[str, object]], reason: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        health: Callable[[], dict[str, object]],
+        reason: Callable[[], str],
+        certificates: Callable[[], list[ServedCertificate]] = list,
+    ) -> None:
         self._health = health
         self._reason = reason
+        self._certificates = certificates
         found: Found = (HttpRoute(self._answer, PUBLIC, 0), {})
         self._engine = Engine(
             lambda _method, _path: found,
@@ -63,8 +66,9 @@ class StandbyServer:
             status, body = 200, self._health()
         elif request.path == b"/ready":
             status, body = 503, {"ready": False, "reason": self._reason()}
-        elif request.path == b"/metrics":  # for scrapers: the node is up, and has no figures
-            request.answer_with(200, _METRICS, content_type="text/plain; version=0.0.4; charset=utf-8")
+        elif request.path == b"/metrics":  # for scrapers: the node is up, and has no broker yet
+            metrics = exposition(Standby(self._certificates(), time.time()))
+            request.answer_with(200, metrics, content_type=TEXT)
             return
         else:
             status, body = 503, {"error": self._reason(), "code": "standby"}

@@ -5,7 +5,6 @@ import pytest
 from holtmq.http.dashboard.attention import (
     Finding,
     GroupLag,
-    Thresholds,
     of_damage,
     of_group,
     of_node,
@@ -15,6 +14,7 @@ from holtmq.http.dashboard.attention import (
     urgency,
 )
 from holtmq.http.dashboard.queue_columns import DIED_MOST, QueueRow
+from holtmq.http.dashboard.thresholds import Thresholds
 from holtmq.http.engine.clients import HolderRow
 from holtmq.http.engine.pipeline_reports import Kept, QueryState, Report
 from holtmq.journal.replica.view import Peer
@@ -135,7 +135,7 @@ def test_a_negative_threshold_is_refused() -> None:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("get", "billing at h:1 took 7 messages by basic.get and has not acknowledged"),
+        ("get", "billing at h:1 took 7 messages by basic.get and has not acknowledged them"),
         ("cancelled", "billing at h:1 cancelled its consumer and has not acknowledged 7 messages"),
         ("lease", "a worker of guest at h:1 holds 7 messages over HTTP"),
     ],
@@ -176,5 +176,7 @@ def test_a_spark_query_that_failed_or_is_silent_shows() -> None:
 
 
 def test_messages_that_cannot_be_read_show() -> None:
-    assert [one.text for one in of_damage(1)] == ["1 message cannot be read and is set aside"]
-    assert of_damage(0) == []
+    (one,) = of_damage(1, 1_700_000_000_000)
+    assert one.text == "1 message cannot be read and is set aside"
+    assert one.since == 1_700_000_000_000
+    assert of_damage(0, None) == []

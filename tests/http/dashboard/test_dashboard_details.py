@@ -128,6 +128,31 @@ def test_a_group_shows_its_leases_and_a_released_one_is_delivered_again(broker: 
     assert api.ack(first[0], consumerGroup="g")["success"] is False
 
 
+def test_a_groups_partitions_can_be_sorted_by_each_column(broker: TestBroker, api: Api) -> None:
+    for count, name in ((3, "p3"), (1, "p1"), (4, "q4"), (2, "p2")):
+        api.push("log", *(f"{name}-{number}" for number in range(count)), partition=name)
+        broker.clock.advance(10)
+    api.ack_batch(api.pop("log", consumerGroup="g", batch=2), consumerGroup="g")  # of p3, the oldest one
+    broker.clock.advance(10)
+    api.pop("log", consumerGroup="g", batch=1)  # a lease, by another partition's message
+    base = "/api/v1/dashboard/groups/log/g"
+    rows = api.get(base).json()["partitions"]
+    assert sorted(row["messages"] for row in rows) == [1, 1, 2, 4]
+    assert sum(row["lease"] is not None for row in rows) == 1
+
+    for column in rows[0]:
+        low = "" if column in ("partition", "lease") else -1
+        rising = [row[column] for row in api.get(base, sort=column).json()["partitions"]]
+        assert len(rising) == 4
+        assert rising == sorted(rising, key=lambda value: low if value is None else value), column
+        falling = [row[column] for row in api.get(base, sort=column, descending="true").json()["partitions"]]
+        assert falling == rising[::-1], column
+
+    page = api.get(base, sort="partition", text="P", offset=1, limit=1).json()
+    assert ([row["partition"] for row in page["partitions"]], page["total"]) == (["p2"], 3)
+    assert page["row"]["messages"] == 8  # of the group, not of what the text is in
+
+
 def test_a_dry_run_of_a_seek_counts_and_changes_nothing(broker: TestBroker, api: Api) -> None:
     api.push("log", "a", "b", "c", partition="p1")
     api.push("log", "d", "e", partition="p2")

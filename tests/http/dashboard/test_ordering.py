@@ -24,7 +24,7 @@ def test_a_page_from_the_front_the_back_and_the_middle(
 ) -> None:
     rows = [(value, place) for place, value in enumerate(values)]
 
-    page = asyncio.run(ordering.ordered_page(rows, itemgetter(0), descending, skip, limit))
+    page = asyncio.run(ordering.ordered_page(rows, lambda row: (row[0],), descending, skip, limit))
 
     in_order = sorted(rows, key=itemgetter(0), reverse=descending)  # ties keep their order
     assert page == in_order[skip : skip + limit]

@@ -50,3 +50,17 @@ def test_the_client_speaks_tls(url: str, certificates: Certificates) -> None:
 def test_who_does_not_know_the_authority_does_not_come_in(url: str) -> None:
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         httpx.get(f"{url}/health", timeout=60)
+
+
+def test_a_long_answer_comes_whole_over_tls(url: str, certificates: Certificates) -> None:
+    verify = ssl.create_default_context(cafile=certificates.authority)
+    with httpx.Client(base_url=url, verify=verify, timeout=60, auth=("guest", "guest")) as http:
+        text = "x" * 60_000
+        ends = {"source": "amq.topic", "vhost": "/", "destination": "q"}
+        rows = [{**ends, "arguments": {"n": number, "text": text}} for number in range(40)]
+        document = {"queues": [{"name": "q", "vhost": "/", "durable": True}], "bindings": rows}
+        assert http.post("/api/definitions", json=document).status_code == 204
+        for _ in range(2):
+            found = http.get("/api/bindings").json()
+            assert [row["arguments"]["n"] for row in found[1:]] == list(range(40))
+            assert {row["arguments"]["text"] for row in found[1:]} == {text}

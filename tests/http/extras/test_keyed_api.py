@@ -74,3 +74,14 @@ def test_a_bad_operation_is_refused_by_a_word(api: Api, operation: Json, reason:
     answer = api.post("/api/v1/kv", [{"ns": "ns", **operation}])
 
     assert (answer.status_code, answer.json()["reason"]) == (400, reason)
+
+
+def test_a_call_reads_at_most_so_many_rows_by_their_keys(api: Api) -> None:
+    ask = {"op": "getMany", "ns": "ns", "keys": ["k"] * 2_501}
+
+    refused = api.post("/api/v1/kv", [ask, ask])
+    taken = api.post("/api/v1/kv", [ask])
+
+    assert (refused.status_code, refused.json()["reason"]) == (413, "keys")
+    assert "5002 keys, more than 5000" in refused.json()["detail"]
+    assert taken.json()["results"][0]["missing"] == ["k"]

@@ -3,11 +3,14 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from holtmq.http.engine import stepwise
-from holtmq.http.management.listing import Rows, View, encoded
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.management.listing import Rows, RowsOf, View, encoded
 from holtmq.http.management.paging import Page
 
 
@@ -36,7 +39,7 @@ def listed(value: object, view: View | None = None) -> tuple[object, int]:
                 await asyncio.sleep(0)
 
         task = asyncio.create_task(beside())
-        answer = await encoded(value, view)
+        answer = (await encoded(value, view)).joined()
         task.cancel()
         return answer, turns
 
@@ -98,6 +101,42 @@ def test_a_page_counts_all_rows_and_those_that_match() -> None:
         "page_count": 4,
         "items": [{"n": 22}, {"n": 29}, {"n": 36}],
     }
+
+
+@pytest.mark.parametrize(
+    ("page", "wanted"),
+    [
+        (Page(3, 4, None), [8, 9, 10, 11]),
+        (Page(8, 4, None), [28, 29]),
+        (Page(2, 3, lambda one: getattr(one, "name", "").endswith("7")), []),
+        (Page(1, 3, lambda one: getattr(one, "name", "").endswith("7")), [7, 17, 27]),
+    ],
+)
+def test_a_page_of_objects_makes_no_other_rows(page: Page, wanted: list[int]) -> None:
+    objects = [SimpleNamespace(name=f"q{number}", n=number) for number in range(30)]
+    made: list[int] = []
+
+    def row(one: SimpleNamespace) -> dict[str, object]:
+        made.append(one.n)
+        return {"name": one.name, "n": one.n}
+
+    if not wanted:
+        with pytest.raises(Refusal, match="Page out of range, page: 2 page size: 3, len: 3"):
+            listed(RowsOf(objects, row), View(page=page))
+        return
+    found, turns = listed(RowsOf(objects, row), View(page=page, columns="n"))
+
+    assert made == wanted
+    alike, _ = listed(Rows([one.__dict__ for one in objects]), View(page=replace(page, wanted=None)))
+    if page.wanted is None:
+        assert isinstance(alike, dict)
+        assert found == {**alike, "items": [{"n": number} for number in wanted]}
+    else:
+        assert isinstance(found, dict)
+        assert (found["total_count"], found["filtered_count"], found["item_count"]) == (30, 3, 3)
+        assert turns >= 30
+    listed(RowsOf(objects, row), View(page=page, sort="n"))
+    assert len(made) > len(objects)  # another order needs all of them
 
 
 def test_columns_can_be_chosen_of_a_single_object() -> None:

@@ -24,7 +24,6 @@ from pika.exceptions import (
 )
 
 from holtmq.auth import passwords
-from holtmq.http.management import definitions_import
 from holtmq.testing import TestBroker
 
 PATIENCE = 60.0
@@ -338,29 +337,6 @@ def test_what_a_cluster_of_one_has_nothing_to_do_for_is_answered(loaded: Api) ->
     assert refusal.status_code == 404
     assert loaded("POST", "/users/bulk-delete", {"users": ["carol"]}).status_code == 204
     assert loaded("GET", "/users/carol").status_code == 404
-
-
-def test_what_changes_during_the_rehearsal_is_noticed_and_nothing_comes_in_by_half(
-    api: Api, monkeypatch: pytest.MonkeyPatch, broker: TestBroker
-) -> None:
-    """The rehearsal goes in steps; between two of them the binding's queue is declared otherwise."""
-    changed: list[bool] = []
-
-    async def meanwhile(_: float) -> None:
-        if not changed:
-            changed.append(True)
-            inner = broker.node.broker
-            inner.declare_queue(inner.vhost("/"), "second", durable=False)
-
-    monkeypatch.setattr(definitions_import, "_STEP", 1)
-    monkeypatch.setattr(definitions_import, "sleep", meanwhile)
-    queues = [{"name": name, "vhost": "/", "durable": True} for name in ("first", "second")]
-
-    answer = api("POST", "/definitions", {"queues": queues})
-
-    assert (changed, answer.status_code) == ([True], 400)
-    assert "second" in answer.text
-    assert [queue["name"] for queue in api("GET", "/queues").json()] == ["second"]
 
 
 def test_max_queues_holds_for_queues_made_over_http(api: Api, broker: TestBroker) -> None:

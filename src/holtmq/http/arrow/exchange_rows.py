@@ -16,6 +16,7 @@ from holtmq.broker.publish.routes import Route
 from holtmq.http.arrow.ranges import arrow
 from holtmq.http.engine.endpoints import READ_WRITE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
 DEFAULT_EXCHANGE: Final = "amq.default"  # its real name is empty, which a path cannot express
@@ -47,6 +48,7 @@ async def publish(call: Call) -> object:
     flow.now_ms = int(call.context.clock() * 1000)
     lost: list[str] = []
     placed = refused = 0
+    steps = Stepwise()
     for row in rows:
         header = encode_header(
             len(row.payload),
@@ -60,7 +62,13 @@ async def publish(call: Call) -> object:
             ),
         )
         properties = flow.publish_properties.of(header)
-        outcome = flow.publishing.publish(routes[row.key], properties, header, row.payload)
+        route = routes[row.key]
+        if route.version != vhost.version:  # it has changed during the steps of an earlier row
+            route = routes[row.key] = broker.resolve(vhost, exchange, row.key, route.address)
+        outcome = flow.publishing.publish(route, properties, header, row.payload)
+        if outcome is PublishOutcome.IN_STEPS:
+            outcome = await steps.run(flow.publishing.take_steps())
+            flow.now_ms = int(call.context.clock() * 1000)
         if outcome is PublishOutcome.UNROUTED:
             lost.append(row.key)
         elif outcome is PublishOutcome.REFUSED:

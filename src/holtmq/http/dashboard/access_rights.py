@@ -8,7 +8,7 @@ from typing import Final
 
 from holtmq.auth.permissions import Action
 from holtmq.auth.rights import MANAGEMENT, MONITORING, POLICYMAKER, Identity, Right
-from holtmq.auth.tokens import Role
+from holtmq.auth.roles import Role
 
 # As in RabbitMQ: each of these tags opens the user's own vhosts, ``monitoring`` all of them.
 SEE_QUEUES: Final = Right(Role.READ_ONLY, tags=(MANAGEMENT, POLICYMAKER, MONITORING))

@@ -7,8 +7,8 @@ import os
 from typing import Final
 
 from holtmq.broker.figures.rings import Ring
-from holtmq.http.dashboard.attention import Thresholds
 from holtmq.http.dashboard.client_table import ClientTables
+from holtmq.http.dashboard.thresholds import Thresholds
 from holtmq.http.dashboard.watch import Watch
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import ADMINISTER, MONITOR, Call, Endpoint

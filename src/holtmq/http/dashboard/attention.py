@@ -1,9 +1,10 @@
 """What needs an operator's attention: the object, since when, and which consumers hold its messages.
 
-Owns: the rules and their thresholds. Must not touch: state, sockets; rows come in, findings go out.
+Owns: the rules. Must not touch: state, sockets; rows come in, findings go out.
 """
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -11,31 +12,15 @@ import msgspec
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.partitioned.extras.timer_firing import Late
 from holtmq.http.dashboard.queue_columns import DIED_MOST, QueueRow
-from holtmq.http.engine.clients import ConsumerRow, HolderRow
+from holtmq.http.dashboard.thresholds import Thresholds
+from holtmq.http.engine.clients import HolderRow
+from holtmq.http.engine.context import ServedCertificate
 from holtmq.http.engine.pipeline_reports import Kept, QueryState
 from holtmq.http.engine.shovel_listing import ShovelRow
 from holtmq.journal.replica.view import Peer
 
 GROWING_MINUTES: Final = 5
-
-
-class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """From when on something is worth a look; seconds and messages."""
-
-    unread_seconds: float = 60.0
-    oldest_seconds: float = 300.0
-    unacked_seconds: float = 300.0
-    group_lag_seconds: float = 300.0
-    growing_messages: int = 1_000
-    dead_letters: int = 1
-    standby_seconds: float = 30.0
-    paused_seconds: float = 86_400.0
-    silent_seconds: float = 120.0
-
-    def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative")
+_DAY: Final = 86_400
 
 
 class GroupLag(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,34 +37,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     rule: str
     severity: str  # "bad" or "warn"
-    subject: str  # queue, group, node
+    subject: str  # queue, group, node, listener, shovel, query
     name: str
     vhost: str | None = None
     since: int | None = None  # milliseconds; None: not known
     text: str
     who: tuple[HolderRow, ...] = ()
-
-
-def holders_of(consumers: Iterable[ConsumerRow], others: Iterable[HolderRow]) -> list[HolderRow]:
-    """All that have unacknowledged messages of one queue."""
-    found: list[HolderRow] = []
-    for row in consumers:
-        if row.held_since is None:
-            continue
-        details = row.channel_details
-        holder = HolderRow(
-            kind="consumer",
-            consumer=row.consumer_tag,
-            connection=details.connection_name,
-            channel=details.number,
-            client=row.client_name,
-            user=details.user,
-            host=f"{details.peer_host}:{details.peer_port}",
-            unacked=row.messages_unacknowledged,
-            since=row.held_since,
-        )
-        found.append(holder)
-    return [*found, *others]
 
 
 def of_queue(
@@ -167,8 +130,8 @@ def of_standbys(peers: Iterable[Peer], limits: Thresholds, now: float) -> list[F
     """Findings about the nodes that could take over."""
     found: list[Finding] = []
     for peer in peers:
-        behind = peer.behind_seconds + peer.seen_seconds_ago
-        if peer.role == "gone" or behind < limits.standby_seconds:
+        behind = peer.lag_seconds
+        if peer.is_gone or behind < limits.standby_seconds:
             continue
         text = f"the standby is {peer.behind_bytes:,} bytes behind, seen {_span(peer.seen_seconds_ago)} ago"
         since = int((now - behind) * 1000)
@@ -227,12 +190,44 @@ def of_query(kept: Kept, limits: Thresholds, now: float) -> list[Finding]:
     return [Finding(rule="query", severity=severity, subject="query", name=name, since=since, text=text)]
 
 
-def of_damage(count: int) -> list[Finding]:
-    """Findings about messages that cannot be read."""
+def of_damage(count: int, since: int | None) -> list[Finding]:
+    """Findings about messages that cannot be read; ``since``: when the first was found, in milliseconds."""
     if not count:
         return []
     text = f"{_messages(count)} cannot be read and {'is' if count == 1 else 'are'} set aside"
-    return [Finding(rule="damage", severity="bad", subject="node", name="node", text=text)]
+    return [Finding(rule="damage", severity="bad", subject="node", name="node", since=since, text=text)]
+
+
+def of_certificates(served: Iterable[ServedCertificate], limits: Thresholds, now: float) -> list[Finding]:
+    """Findings about certificates of listeners that end soon; listeners that share a file share a finding."""
+    listeners: dict[tuple[str, tuple[float, ...]], list[str]] = {}
+    for one in served:
+        if one.ends:  # else it could not be parsed
+            listeners.setdefault((one.path, one.ends), []).append(one.listener)
+    found: list[Finding] = []
+    for (path, ends), names in listeners.items():
+        end = min(ends)
+        noticed = max(limits.certificate_days, limits.certificate_urgent_days) * _DAY
+        if end - now >= noticed:
+            continue
+        what = "the certificate" if ends[0] == end else "an intermediate certificate"
+        when = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        if end <= now:
+            text = f"{what} in {path} ended on {when}: clients refuse it"
+        else:
+            text = f"{what} in {path} ends in {_span(end - now)}, on {when}"
+        urgent = end - now < limits.certificate_urgent_days * _DAY
+        found.append(
+            Finding(
+                rule="certificate",
+                severity="bad" if urgent or end <= now else "warn",
+                subject="listener",
+                name=", ".join(names),
+                since=int((end if end <= now else end - noticed) * 1000),
+                text=text,
+            )
+        )
+    return found
 
 
 def of_node(alarm: str, alarm_since: float | None, healthy: bool, reason: str) -> list[Finding]:
@@ -261,10 +256,13 @@ def _finding(rule: str, severity: str, row: QueueRow, since: int | None, text: s
 
 
 def _held(holder: HolderRow) -> str:
-    name, messages = holder.client or holder.consumer or holder.connection, _messages(holder.unacked)
+    messages = _messages(holder.unacked)
+    tag = f"consumer {holder.consumer}" if holder.kind == "consumer" else ""
+    name = holder.client or tag or holder.consumer or holder.connection
     match holder.kind:
         case "get":
-            return f"{name} at {holder.host} took {messages} by basic.get and has not acknowledged"
+            them = "it" if holder.unacked == 1 else "them"
+            return f"{name} at {holder.host} took {messages} by basic.get and has not acknowledged {them}"
         case "cancelled":
             return f"{name} at {holder.host} cancelled its consumer and has not acknowledged {messages}"
         case "lease":
@@ -281,4 +279,6 @@ def _span(seconds: float) -> str:
         return f"{int(seconds)} s"
     if seconds < 7200:
         return f"{int(seconds / 60)} min"
-    return f"{seconds / 3600:.1f} h"
+    if seconds < 2 * _DAY:
+        return f"{seconds / 3600:.1f} h"
+    return f"{int(seconds / _DAY)} days"

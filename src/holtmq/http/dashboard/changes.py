@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from holtmq.auth.rights import POLICYMAKER, Right
-from holtmq.auth.tokens import Role
+from holtmq.auth.roles import Role
 from holtmq.broker.errors import NotFound
 from holtmq.broker.topology.policies import ApplyTo, Policy, make_policy
 from holtmq.http.engine.endpoints import ADMINISTER, Call, Endpoint
@@ -17,7 +17,7 @@ from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import encode
 from holtmq.http.management.definitions import document
-from holtmq.http.management.definitions_import import DefinitionsIn
+from holtmq.http.management.definitions_document import ROWS, DocumentIn, rows_of
 from holtmq.http.management.listing import Rows
 from holtmq.http.management.topology import listed_queues
 from holtmq.http.management.wire import PolicyIn, checked_table
@@ -85,7 +85,7 @@ async def preview_policy(call: Call) -> object:
     queues: list[dict[str, object]] = []
     exchanges: list[str] = []
     wins = total = 0
-    for queue in listed_queues(vhost):
+    for queue in await listed_queues(vhost):
         kind = queue.options.queue_type
         if policy.apply_to.covers(kind) and policy.pattern.found_in(queue.name):
             total += 1
@@ -129,16 +129,18 @@ def _beats(rival: Policy, policy: Policy) -> bool:
 async def diff_definitions(call: Call) -> object:
     """What an import of this document would add and change. An import deletes nothing."""
     try:
-        msgspec.json.decode(call.body, type=DefinitionsIn, strict=False)
-        given = msgspec.json.decode(call.body, type=dict[str, object])
+        parts = msgspec.json.decode(call.body, type=dict[str, msgspec.Raw])
+        given = msgspec.json.decode(call.body, type=DocumentIn)
     except msgspec.MsgspecError as error:
         raise Refusal(400, f"this is not a definitions document: {error}") from None
     stepwise = Stepwise()
-    current = document(call.broker)
+    for part, kind in ROWS.items():
+        for _ in rows_of(part, getattr(given, part), kind):
+            await stepwise.between()
+    current = await document(call.broker)
     answer: dict[str, object] = {}
     for part, named_by in _NAMED_BY.items():
-        wanted = given.get(part)
-        if not isinstance(wanted, list):
+        if part not in parts:
             continue
         known: dict[bytes, dict[str, object]] = {}
         for row in _rows(current[part]):
@@ -147,7 +149,7 @@ async def diff_definitions(call: Call) -> object:
         added: list[object] = []
         changed: list[object] = []
         same = 0
-        for row in wanted:
+        for row in rows_of(part, getattr(given, part), dict[str, object]):
             full = {**_DEFAULTS.get(part, {}), **row}
             before = known.get(_name(full, named_by))
             shown = {field: full.get(field) for field in named_by}
@@ -167,7 +169,7 @@ async def diff_definitions(call: Call) -> object:
             "changed_count": len(changed),
             "unchanged": same,
         }
-    return {"parts": answer, "unknown": sorted(set(given) - set(_NAMED_BY) - _HEAD)}
+    return {"parts": answer, "unknown": sorted(set(parts) - set(_NAMED_BY) - _HEAD)}
 
 
 _HEAD: Final = frozenset(

@@ -5,7 +5,6 @@ counted, since counting all groups takes seconds when there are many; the rows o
 """
 
 from collections.abc import Callable
-from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -14,9 +13,10 @@ from holtmq.broker.errors import NotFound
 from holtmq.broker.partitioned.groups.group import Group, micros
 from holtmq.broker.partitioned.log.message_log import NO_PARTITION
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.statistics import count_group, group_partition
+from holtmq.broker.partitioned.statistics import count_group
 from holtmq.http.dashboard.access_rights import offered
 from holtmq.http.dashboard.api import dashboard_of
+from holtmq.http.dashboard.group_places import PLACE_COLUMNS, Places
 from holtmq.http.dashboard.ordering import ordered_page
 from holtmq.http.engine.endpoints import LOOK, LOOK_AT_QUEUE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
@@ -25,6 +25,7 @@ from holtmq.http.engine.stepwise import Stepwise
 _US: Final = 1_000_000
 _PAGE: Final = 50
 _PAGE_MOST: Final = 500
+_LOOK_EVERY: Final = 32  # partitions between two looks at the clock
 _COUNTED_AGAIN: Final = 1_000  # partitions: counting one costs about 5 µs
 
 
@@ -41,32 +42,13 @@ class GroupRow(msgspec.Struct, kw_only=True):
     consumed: int | None = None
 
 
-class PlaceRow(msgspec.Struct, kw_only=True):
-    """A group's place in one partition."""
-
-    partition: str
-    cursor: int
-    messages: int
-    seconds: float
-    retries: int
-    consumed: int
-    last_consumed: int | None  # milliseconds
-    lease: str | None
-    lease_size: int
-    lease_left: float | None  # seconds
-
-
 _SORTS: Final = frozenset(GroupRow.__struct_fields__)
-_PLACE_SORTS: Final = frozenset(PlaceRow.__struct_fields__)
 
 
-def _order(sort: str) -> Callable[[GroupRow | PlaceRow], tuple[object, str]]:
-    def key(row: GroupRow | PlaceRow) -> tuple[object, str]:
+def _order(sort: str) -> Callable[[GroupRow], tuple[object, str, str]]:
+    def key(row: GroupRow) -> tuple[object, str, str]:
         value = getattr(row, sort)
-        unique = f"{row.group} {row.queue}" if isinstance(row, GroupRow) else row.partition
-        if isinstance(value, str) or sort == "lease":
-            return value or "", unique
-        return -1 if value is None else value, unique
+        return -1 if value is None else value, row.group, row.queue
 
     return key
 
@@ -127,64 +109,38 @@ async def show_group(call: Call) -> object:
     if queue is None or group is None:
         raise NotFound(f"no group '{call.path['group']}' on queue '{call.path['queue']}'")
     sort = query.text("sort", "messages")
-    if sort not in _PLACE_SORTS:
-        raise Refusal(400, f"sort: there is no column {sort!r}; one of {', '.join(sorted(_PLACE_SORTS))}")
+    if sort not in PLACE_COLUMNS:
+        raise Refusal(400, f"sort: there is no column {sort!r}; one of {', '.join(sorted(PLACE_COLUMNS))}")
     descending = query.flag("descending", not query.has("sort"))
     skip, limit = query.number("offset", 0), query.number("limit", _PAGE, 1, _PAGE_MOST)
     text = query.text("text").lower()
-    lags: list[tuple[int, int]] = []  # lag and index of each partition that the group reads
-    for index in list(queue.indexes.values()):
-        if queue.partitions[index] is not NO_PARTITION and group.cursor(index) is not None:
-            lags.append((group.lag(index), index))
-        await stepwise.between()
-    row = GroupRow(group=group.name, queue=queue.name, messages=sum(lag for lag, _ in lags), seconds=None)
-    row.partitions_behind = sum(lag > 0 for lag, _ in lags)
+    read: list[int] = []  # partitions that the group reads and the text is in
+    messages = behind = 0
+    for number, index in enumerate(list(queue.indexes.values())):
+        if not number % _LOOK_EVERY:
+            await stepwise.between()
+        where, cursor = queue.partitions[index], group.cursor(index)
+        if where is not NO_PARTITION and cursor is not None:
+            lag = where.count(cursor)
+            messages += lag
+            behind += lag > 0
+            if not text or text in where.name.lower():
+                read.append(index)
+    row = GroupRow(group=group.name, queue=queue.name, messages=messages, seconds=None)
+    row.partitions_behind = behind
     row.partitions = len(queue.indexes)
     row.leased = sum(1 for _ in group.leases.live(now))
     row.consumed = sum(group.leases.consumed)
     known = (await dashboard_of(call.context).watch.refreshed_lags()).get((queue.name, group.name))
     row.seconds = None if known is None else known.seconds
-    total = len(lags)
-    if sort == "messages" and not text:
-        # Rows are made for one page only: a group may read 100,000 partitions.
-        lags = await ordered_page(lags, itemgetter(0, 1), descending, skip, limit)
-        page: list[PlaceRow | None] = [_place(queue, group, index, now) for _, index in lags]
-    else:
-        places: list[PlaceRow] = []
-        for _, index in lags:
-            place = _place(queue, group, index, now)
-            if place is not None and text in place.partition.lower():
-                places.append(place)
-            await stepwise.between()
-        total = len(places)
-        page = [*await ordered_page(places, _order(sort), descending, skip, limit)]
+    places = Places(queue, group, now)
+    page = await ordered_page(read, places.sort_key(sort), descending, skip, limit)
     return {
         "row": row,
-        "partitions": [place for place in page if place is not None],
-        "total": total,
+        "partitions": [place for index in page if (place := places.row(index)) is not None],
+        "total": len(read),
         "can": offered(call.identity, "/", queue.name),
     }
-
-
-def _place(queue: PartitionedQueue, group: Group, index: int, now: float) -> PlaceRow | None:
-    where = queue.partitions[index]
-    place = None if where is NO_PARTITION else group_partition(queue, group, index, now)
-    if place is None:
-        return None
-    behind = 0.0 if place.oldest_us is None else (micros(now) - place.oldest_us) / _US
-    until = place.lease_expires_at
-    return PlaceRow(
-        partition=where.name,
-        cursor=place.cursor,
-        messages=place.lag,
-        seconds=max(0.0, round(behind, 1)),
-        retries=place.retry_count,
-        consumed=place.consumed,
-        last_consumed=place.last_consumed_us // 1000 or None,
-        lease=place.lease_id,
-        lease_size=place.lease_size,
-        lease_left=None if until is None else round(until - now, 1),
-    )
 
 
 _BASE: Final = "/api/v1/dashboard/groups"

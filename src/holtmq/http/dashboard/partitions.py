@@ -3,7 +3,6 @@
 Owns: the wire form. Must not touch: what idle means, how a backlog is counted.
 """
 
-from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -25,6 +24,7 @@ from holtmq.http.queues.configure import options_out
 _US: Final = 1_000_000
 _DRAWN: Final = 500  # partitions in one answer
 _DRAWN_MOST: Final = 5_000
+_LOOK_EVERY: Final = 32  # partitions between two looks at the clock
 _WEIGHED: Final = 32  # messages that the estimate of the stored bytes is made from
 _DAY: Final = 86_400.0
 
@@ -62,17 +62,23 @@ async def show_partitions(call: Call) -> object:
         if group is None:
             raise NotFound(f"no group '{name}' on queue '{queue.name}'")
     limit = call.query.number("limit", _DRAWN, 1, _DRAWN_MOST)
-    sizes: list[tuple[int, int]] = []  # backlog, negative, and index
+    sizes: dict[int, int] = {}  # the backlog of each partition, negative
     backlog = behind = 0
-    for index in list(queue.indexes.values()):
+    for number, index in enumerate(list(queue.indexes.values())):
+        if not number % _LOOK_EVERY:
+            await stepwise.between()
         if queue.partitions[index] is not NO_PARTITION:
             size = queue.partitions[index].count(_start(queue, group, index))
-            sizes.append((-size, index))
+            sizes[index] = -size
             backlog += size
             behind += size > 0
+    drawn = await ordered_page(list(sizes), lambda index: (sizes[index], index), False, 0, limit)
+    rows: list[PartitionRow] = []
+    for index in drawn:
+        row = _row(queue, group, index, now)
+        if row is not None:
+            rows.append(row)
         await stepwise.between()
-    drawn = await ordered_page(sizes, itemgetter(0, 1), False, 0, limit)
-    rows = [row for _, index in drawn if (row := _row(queue, group, index, now)) is not None]
     first = queue.log.first_offset
     stored = queue.log.live
     return {

@@ -15,8 +15,6 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.topology.destinations import Queue
-from holtmq.broker.work.leases import Holder
-from holtmq.broker.work.other_holders import OtherHolders
 from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
@@ -67,15 +65,6 @@ def is_shown(queue: Queue) -> TypeGuard[WorkQueue]:
     return isinstance(queue, WorkQueue) and not queue.name.startswith(_HIDDEN)
 
 
-def held_since_ms(queue: Queue, others: OtherHolders) -> int | None:
-    """When the oldest unacknowledged message of this queue was handed out; None: there is none."""
-    if not queue.unacked:
-        return None
-    found = [one.held_since_ms() for one in queue.consumers if isinstance(one, Holder)]
-    found += [one.held_since_ms() for one in others.of(queue.id)]
-    return min((since for since in found if since is not None), default=None)
-
-
 class WorkColumns:
     """The columns of work queues now. Each method is a column of ``QueueRow``."""
 
@@ -96,10 +85,7 @@ class WorkColumns:
         return self._waiting_ms if name == "oldest" else self.column(name)
 
     def _waiting_ms(self, queue: WorkQueue) -> int | None:
-        store = queue.store
-        if type(store) is SpillingFifo and store.ready:  # most queues; 20,000 of them are sorted for a page
-            return self._now_ms - store.ready[0].arrived_ms
-        arrived_ms = self.arrived_ms(queue) if len(store) else None
+        arrived_ms = self.arrived_ms(queue)
         return None if arrived_ms is None else self._now_ms - arrived_ms
 
     def row(self, queue: WorkQueue) -> QueueRow:
@@ -130,7 +116,7 @@ class WorkColumns:
         and this request has read enough."""
         store = queue.store
         if not isinstance(store, Levels):
-            return self._head_ms(store)
+            return store.ready[0].arrived_ms if store.ready else self._head_ms(store)
         # The next message of a queue with priorities is not its oldest one.
         found = [self._head_ms(fifo) for _, fifo in store.by_level(highest_first=True)]
         return None if None in found else min((at for at in found if at is not None), default=None)

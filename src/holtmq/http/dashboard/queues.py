@@ -4,8 +4,8 @@ Owns: the wire form. Must not touch: counting, leases. Lists are filtered, sorte
 answer is one page.
 """
 
-from operator import itemgetter
-from typing import Final, TypeAlias
+from itertools import islice
+from typing import Final
 
 from holtmq.auth.permissions import Action
 from holtmq.auth.users import DEFAULT_VHOST
@@ -16,7 +16,6 @@ from holtmq.broker.work.peeking import waiting
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.dashboard.access_rights import SEE_QUEUES, offered
 from holtmq.http.dashboard.api import Dashboard, dashboard_of, series_of
-from holtmq.http.dashboard.attention import holders_of
 from holtmq.http.dashboard.histograms import Histogram, spread
 from holtmq.http.dashboard.ordering import ordered_page
 from holtmq.http.dashboard.queue_columns import COLUMNS, QueueRow, WorkColumns, is_shown
@@ -35,8 +34,6 @@ _LOOKED_AT_MOST: Final = 5_000  # messages that the histograms of one queue are 
 _LOOK_EVERY: Final = 32  # queues between two looks at the clock
 _AGES: Final = (1, 10, 60, 600, 3600, 21_600, 86_400)  # seconds
 _DELIVERIES: Final = (1, 2, 3, 5, 10, 20)
-_FIRST: Final = itemgetter(0)
-_Key: TypeAlias = tuple[object, str, str]  # the value of the column, name, vhost
 
 
 async def list_queues(call: Call) -> object:
@@ -55,8 +52,7 @@ async def list_queues(call: Call) -> object:
         for name, found in context.broker.vhosts.items()
         if identity.sees(name) and (vhost is None or vhost == name)
     ]
-    keyed: list[tuple[_Key, WorkQueue | PartitionedQueue]] = []
-    read = work.sort_key(sort)
+    found: list[WorkQueue | PartitionedQueue] = []
     for home in shown if kind != "stream" else ():
         for place, queue in enumerate(list(home.queues.values())):
             if (
@@ -64,27 +60,36 @@ async def list_queues(call: Call) -> object:
                 and (not text or text in queue.name.lower())
                 and not (hide_empty and not len(queue.store) and not queue.unacked)
             ):
-                value = read(queue)
-                keyed.append(((-1 if value is None else value, queue.name, home.name), queue))
+                found.append(queue)
             if not place % _LOOK_EVERY:
                 await stepwise.between()
-    read_stream = streams.sort_key(sort)
     if kind in (None, "stream") and any(home.name == DEFAULT_VHOST for home in shown):
         for place, stream in enumerate(list(call.service.store.queues.values())):
             if (not text or text in stream.name.lower()) and not (hide_empty and not stream.log.live):
-                value = read_stream(stream)
-                keyed.append(((-1 if value is None else value, stream.name, DEFAULT_VHOST), stream))
+                found.append(stream)
             if not place % _LOOK_EVERY:
                 await stepwise.between()
-    page = [
-        work.row(queue) if isinstance(queue, WorkQueue) else streams.row(queue)
-        for _, queue in await ordered_page(keyed, _FIRST, query.flag("descending"), skip, limit)
-    ]
+    read, read_stream = work.sort_key(sort), streams.sort_key(sort)
+
+    def key(queue: WorkQueue | PartitionedQueue) -> tuple[object, str, str]:
+        if isinstance(queue, WorkQueue):
+            value = read(queue)
+            return -1 if value is None else value, queue.name, queue.vhost
+        value = read_stream(queue)
+        return -1 if value is None else value, queue.name, DEFAULT_VHOST
+
+    rows: list[QueueRow] = []
+    lines: list[list[list[int]] | None] = []
+    for one in await ordered_page(found, key, query.flag("descending"), skip, limit):
+        row = work.row(one) if isinstance(one, WorkQueue) else streams.row(one)
+        rows.append(row)
+        lines.append(_line(dashboard, row, call.now))
+        await stepwise.between()
     return {
-        "rows": page,
-        "total": len(keyed),
-        "can": [offered(identity, row.vhost, row.name) for row in page],
-        "lines": [_line(dashboard, row, call.now) for row in page],
+        "rows": rows,
+        "total": len(found),
+        "can": [offered(identity, row.vhost, row.name) for row in rows],
+        "lines": lines,
     }
 
 
@@ -119,7 +124,7 @@ async def show_queue(call: Call) -> object:
         )
     else:
         row, ring = WorkColumns(context, now).row(queue), queue.figures.ring
-    consumers = context.clients.consumers_of(queue.vhost, queue.name)
+    consumers = list(islice(context.clients.consumers_of(queue.vhost, queue.name), _PAGE_MOST))
     others = context.clients.other_holders_of(queue.vhost, queue.name)
     kind = queue.options.queue_type
     policy = context.broker.policies.for_queue(queue.vhost, queue.name, kind)
@@ -130,12 +135,12 @@ async def show_queue(call: Call) -> object:
         if depth is None
         else {"bySecond": depth.by_second(int(now)), "byMinute": depth.by_minute(int(now))},
         "totals": _totals(queue),
-        "consumers": consumers[:_PAGE_MOST],
+        "consumers": consumers,
         "settings": settings_of(context.broker, queue),
         "policy": None if policy is None else policy.name,
         "can": offered(call.identity, queue.vhost, queue.name),
         "others": others[:_PAGE_MOST],
-        "findings": await dashboard.watch.findings_of(row, holders_of(consumers, others), now),
+        "findings": await dashboard.watch.findings_of(row, await dashboard.watch.holders_of(queue), now),
     }
 
 

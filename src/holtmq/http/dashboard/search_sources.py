@@ -272,7 +272,7 @@ async def sources_of(
             await stepwise.between()
     queues = await ordered_page(queues, lambda queue: (queue.vhost, queue.name), False, 0, len(queues))
     streams = list(context.service.store.queues.values())
-    streams = await ordered_page(streams, lambda stream: stream.name, False, 0, len(streams))
+    streams = await ordered_page(streams, lambda stream: (stream.name,), False, 0, len(streams))
     if "ready" in states:
         for queue in queues:  # a step of a search seldom gets to the last one, so ``may`` is asked late
             if may(queue.vhost, queue.name):

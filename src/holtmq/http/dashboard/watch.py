@@ -6,10 +6,7 @@ turn). Must not touch: the rules, which are ``attention``'s.
 
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final, NamedTuple
-
-import msgspec
 
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.figures.rings import Ring
@@ -17,14 +14,12 @@ from holtmq.broker.partitioned.groups.group import Group, micros
 from holtmq.broker.partitioned.log.dedup_budget import shortened_us
 from holtmq.broker.partitioned.statistics import Steps, count_lag
 from holtmq.broker.topology.destinations import Queue
-from holtmq.broker.topology.parameters import THRESHOLDS
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.dashboard.attention import (
     GROWING_MINUTES,
     Finding,
     GroupLag,
-    Thresholds,
-    holders_of,
+    of_certificates,
     of_damage,
     of_dedup,
     of_group,
@@ -37,7 +32,9 @@ from holtmq.http.dashboard.attention import (
     urgency,
 )
 from holtmq.http.dashboard.fresh import Fresh
-from holtmq.http.dashboard.queue_columns import QueueRow, StreamColumns, WorkColumns, held_since_ms, is_shown
+from holtmq.http.dashboard.holders import held_since_ms, oldest_holders
+from holtmq.http.dashboard.queue_columns import QueueRow, StreamColumns, WorkColumns, is_shown
+from holtmq.http.dashboard.thresholds import Thresholds, store_thresholds, stored_thresholds
 from holtmq.http.engine.clients import HolderRow
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.stepwise import Stepwise
@@ -87,16 +84,12 @@ class Watch:
 
     @property
     def thresholds(self) -> Thresholds:
-        """The current thresholds; what cannot be read (an import may have written it) is the default."""
-        stored = self._context.broker.parameters.global_value(THRESHOLDS)
-        if stored is not None:
-            with suppress(msgspec.MsgspecError):
-                return msgspec.json.decode(stored, type=Thresholds)
-        return Thresholds()
+        """The current thresholds."""
+        return stored_thresholds(self._context.broker)
 
     def change(self, thresholds: Thresholds) -> None:
         """Set the thresholds, also for later starts; the next ``findings`` scans again."""
-        self._context.broker.parameter_changes.put_global(THRESHOLDS, msgspec.json.encode(thresholds))
+        store_thresholds(self._context.broker, thresholds)
         self._findings.expire()
 
     async def _look(self, now: float) -> Findings:
@@ -104,7 +97,9 @@ class Watch:
         healthy, reason = context.health()
         found = _Worst()
         found.add(of_node(context.alarm(), context.alarm_since(), healthy, reason))
-        found.add(of_damage(len(context.broker.flow.damage)))
+        damage = context.broker.flow.damage
+        found.add(of_damage(len(damage), damage.since_ms))
+        found.add(of_certificates(context.certificates(), limits, now))
         for row in context.shovels.rows():
             found.add(of_shovel(row))
         for late in context.service.firing.late():
@@ -139,12 +134,12 @@ class Watch:
                     continue
                 count += 1
                 ready, figures = len(queue.store), queue.figures
-                held_ms = held_since_ms(queue, others) if queue.unacked else None
+                held_ms = await held_since_ms(queue, others, stepwise) if queue.unacked else None
                 is_stuck = held_ms is not None and held_ms <= unacked_ms
                 # A backlog that has grown by so many messages has at least so many.
                 net = _net_by_minute(figures.ring, now) if ready >= growing else []
                 if figures.dead_letters is not None or queue.paused is not None or net:
-                    holders = self.holders_of(queue) if is_stuck else none
+                    holders = await self.holders_of(queue) if is_stuck else none
                     found.add(of_queue(columns.row(queue), holders, net, limits, now))
                     continue
                 arrived_ms = arrived(queue) if ready else None
@@ -162,7 +157,7 @@ class Watch:
                     unread.add(arrived_ms, queue, 1)
         for candidates in (stuck, unread, late):
             for queue in candidates.worst():
-                holders = self.holders_of(queue) if candidates is stuck else none
+                holders = await self.holders_of(queue) if candidates is stuck else none
                 found.add(of_queue(columns.row(queue), holders, [], limits, now))
                 await stepwise.between()
             found.dropped += candidates.dropped
@@ -177,7 +172,7 @@ class Watch:
             row = columns.row(stream)
             net = _net_by_minute(self.ring(row), now) if row.ready >= limits.growing_messages else []
             amqp = vhost.queues.get(stream.name) if vhost is not None else None
-            held = self._stuck_holders(amqp, limits, now) if amqp is not None else []
+            held = await self._stuck_holders(amqp, limits, now) if amqp is not None else []
             found.add(of_queue(row, held, net, limits, now))
             window_us = stream.config.dedup_window_us
             span_us = shortened_us(stream.dedup, micros(now), window_us)
@@ -189,17 +184,17 @@ class Watch:
         """The columns of partitioned queues, with their oldest unread messages as last counted."""
         return StreamColumns(self._context, now, self._oldest_unread)
 
-    def _stuck_holders(self, queue: Queue, limits: Thresholds, now: float) -> list[HolderRow]:
+    async def _stuck_holders(self, queue: Queue, limits: Thresholds, now: float) -> list[HolderRow]:
         """Those that hold messages of a queue, if one of them has had one for too long."""
-        since = held_since_ms(queue, self._context.broker.other_holders)
+        since = await held_since_ms(queue, self._context.broker.other_holders, Stepwise())
         if since is None or now - since / 1000 < limits.unacked_seconds:
             return []
-        return self.holders_of(queue)
+        return await self.holders_of(queue)
 
-    def holders_of(self, queue: Queue) -> list[HolderRow]:
-        """Those that hold messages of a queue."""
-        clients, where = self._context.clients, (queue.vhost, queue.name)
-        return holders_of(clients.consumers_of(*where), clients.other_holders_of(*where))
+    async def holders_of(self, queue: Queue) -> list[HolderRow]:
+        """Those that hold messages of a queue; of very many, those that have had one for the longest time."""
+        others = self._context.broker.other_holders
+        return self._context.clients.holders(await oldest_holders(queue, others, Stepwise()))
 
     def ring(self, row: QueueRow) -> Ring | None:
         """The counts of a queue over time; None when it was not used yet."""

@@ -11,6 +11,7 @@ from holtmq.auth.rights import PUBLIC
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import Call, Conventions, Endpoint, Handler, Reply, Stream
 from holtmq.http.engine.errors import NoRoute
+from holtmq.http.engine.pieces import PORTION, Pieces
 from holtmq.http.engine.request import JSON, Found, HttpRequest, HttpRoute
 from holtmq.http.engine.router import Router
 from holtmq.http.engine.waiting_requests import as_task
@@ -77,14 +78,27 @@ class Application:
 async def _answer(request: HttpRequest, result: object) -> None:
     if isinstance(result, Stream):
         await request.connection.stream(request, result.content_type, result.headers, result.chunks)
+    elif isinstance(result, Pieces):
+        await _answer_long(request, result)
     elif not isinstance(result, Reply):
-        request.answer(200, result if isinstance(result, bytes) else encode(result))
+        body = result if isinstance(result, bytes) else encode(result)
+        if len(body) <= PORTION:
+            request.answer(200, body)
+        else:
+            await _answer_long(request, Pieces.of(body))
     elif result.body is None:
         request.answer_with(result.status, b"", "", result.headers)
     else:
-        body = result.body if result.content_type != JSON else encode(result.body)
-        assert isinstance(body, bytes)
-        request.answer_with(result.status, body, result.content_type, result.headers)
+        content = result.body if result.content_type != JSON else encode(result.body)
+        assert isinstance(content, bytes)
+        request.answer_with(result.status, content, result.content_type, result.headers)
+
+
+async def _answer_long(request: HttpRequest, body: Pieces) -> None:
+    if body.size <= PORTION:
+        request.answer(200, body.joined())
+    elif not request.response_complete and not request.disconnected:
+        await request.connection.write_in_portions(request, body)
 
 
 def _preflight(request: HttpRequest) -> None:

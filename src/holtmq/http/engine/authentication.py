@@ -9,17 +9,20 @@ import binascii
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holtmq.auth.attempts import AuthAttempts, Protocol
 from holtmq.auth.bearers import identity_of, looks_like_token
 from holtmq.auth.login import Authenticator, LoginRefused, is_loopback, refuse_from_outside
 from holtmq.auth.login_queue import TooManyLogins
 from holtmq.auth.rights import Identity, PlaceOf, of_role, of_user
-from holtmq.auth.tokens import Bearer, Role, TokenRefused, TokenVerifier
+from holtmq.auth.roles import Bearer, Role, TokenRefused
 from holtmq.auth.users import DEFAULT_USER, User, UserStore
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.sessions import Sessions, token_in
+
+if TYPE_CHECKING:  # loads the libraries that verify tokens
+    from holtmq.auth.tokens import TokenVerifier
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +67,7 @@ class RequestAuthenticator:
         self,
         users: UserStore,
         authenticator: Authenticator,
-        verifier: TokenVerifier | None,
+        verifier: "TokenVerifier | None",
         sessions: Sessions,
         clock: Callable[[], float],
         place_of: PlaceOf,
@@ -190,7 +193,7 @@ class RequestAuthenticator:
             self._of_users[user.name, subject] = known
         return known
 
-    def _verifier_for(self, authorization: bytes) -> TokenVerifier:
+    def _verifier_for(self, authorization: bytes) -> "TokenVerifier":
         scheme = authorization.split(b" ", 1)[0].lower()
         if scheme == b"basic":
             raise TokenRefused("The basic credentials cannot be read: base64 of name:password is expected")

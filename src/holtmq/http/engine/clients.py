@@ -4,10 +4,12 @@ Owns: the rows and the ``Clients`` interface. Must not touch: AMQP; ``http`` and
 other, so the node passes in the implementation.
 """
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
 
 import msgspec
+
+from holtmq.broker.work.leases import Holder
 
 
 class PeerRow(msgspec.Struct, frozen=True):
@@ -166,6 +168,16 @@ class HolderRow(msgspec.Struct, frozen=True, kw_only=True):
     expires: int | None = None  # of a lease, in milliseconds
 
 
+class Traffic(NamedTuple):
+    """Bytes of one connection, and the answers that publishers got on its open channels."""
+
+    received: int
+    sent: int
+    confirmed: int
+    returned: int
+    dropped: int
+
+
 class Clients(Protocol):
     """All connected clients; only those of ``vhost`` if it is given.
 
@@ -180,6 +192,10 @@ class Clients(Protocol):
         """Connections that have completed the handshake, in no order, without rates."""
         ...
 
+    def traffic(self, vhost: str) -> Iterator[Traffic]:
+        """What each of them sent and received, in no order."""
+        ...
+
     def channels(self, vhost: str | None = None) -> Iterator[ChannelRow]:
         """Their channels."""
         ...
@@ -192,8 +208,12 @@ class Clients(Protocol):
         """The consumers of the connection of this name; None when there is none."""
         ...
 
-    def consumers_of(self, vhost: str, queue: str) -> list[ConsumerRow]:
+    def consumers_of(self, vhost: str, queue: str) -> Iterator[ConsumerRow]:
         """The consumers of one queue."""
+        ...
+
+    def holders(self, holders: Iterable[Holder]) -> list[HolderRow]:
+        """Rows of those that hold messages."""
         ...
 
     def other_holders_of(self, vhost: str, queue: str) -> list[HolderRow]:

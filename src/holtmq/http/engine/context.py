@@ -51,6 +51,14 @@ class Listener(NamedTuple):
     port: int
 
 
+class ServedCertificate(NamedTuple):
+    """What a TLS listener presents to its clients."""
+
+    listener: str  # amqps or https
+    path: str
+    ends: tuple[float, ...]  # the server's, then those of the chain; empty: they could not be parsed
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
     """A node that shares its journal with others."""
@@ -87,6 +95,7 @@ class Context:
     replica: Callable[[], ReplicaState | None] = lambda: None  # None: this node alone has the journal
     hand_over: Callable[[str], None] | None = None  # to another node; None: this node alone has the journal
     alarm_since: Callable[[], float | None] = lambda: None  # when the alarm began
+    certificates: Callable[[], list[ServedCertificate]] = list  # of the TLS listeners
     client_rates: ClientRates = field(default_factory=ClientRates)
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
     pipelines: PipelineReports = field(default_factory=PipelineReports)

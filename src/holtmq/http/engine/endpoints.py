@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
 from holtmq.auth.rights import MONITORING, Identity, Right
-from holtmq.auth.tokens import Role
+from holtmq.auth.roles import Role
 from holtmq.auth.users import ADMINISTRATOR
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService

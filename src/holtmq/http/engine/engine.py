@@ -80,7 +80,7 @@ class Engine:
     def note_slow(self, connection: HttpConnection) -> None:
         """The client reads its answer more slowly than we produce it."""
         now = asyncio.get_running_loop().time()
-        self.slow[connection] = (now, connection.transport.get_write_buffer_size())
+        self.slow[connection] = (now, connection.unsent_bytes)
         self._weigh()
 
     def note_fast(self, connection: HttpConnection) -> None:
@@ -93,7 +93,7 @@ class Engine:
         for connection in list(self.connections):
             connection.check_time(now)
         for connection, (since, before) in list(self.slow.items()):
-            size = connection.transport.get_write_buffer_size()
+            size = connection.unsent_bytes
             if size < before:
                 self.slow[connection] = (now, size)
             elif now - since > (_STALLED_SECONDS if self.is_congested else self.patience.unread):
@@ -104,5 +104,5 @@ class Engine:
         self._weigh()
 
     def _weigh(self) -> None:
-        unsent = sum([connection.transport.get_write_buffer_size() for connection in self.slow])
+        unsent = sum([connection.unsent_bytes for connection in self.slow])
         self.is_congested = unsent > self._unsent_max

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from holtmq.auth.rights import RightMissing
-from holtmq.auth.tokens import TokenRefused
+from holtmq.auth.roles import TokenRefused
 from holtmq.broker.errors import (
     AccessRefused,
     BrokerError,

@@ -7,19 +7,28 @@ from collections.abc import Iterable
 
 import msgspec
 
+from holtmq.http.engine.stepwise import Stepwise
+
 MOST_BYTES = 64 << 20  # of payloads; the row that crosses the bound is still included
 
 
-def within_bytes(rows: Iterable[dict[str, object]]) -> list[dict[str, object]]:
-    """The first rows, until their payloads reach ``MOST_BYTES``, at least one; the rest is not generated."""
+async def within_bytes(
+    rows: Iterable[dict[str, object] | None],
+) -> tuple[list[dict[str, object]], bool]:
+    """The first rows, until their payloads reach ``MOST_BYTES``, at least one; and whether there are more.
+
+    Rows are generated in steps, and what they are about may change meanwhile. None: it is gone.
+    """
     kept: list[dict[str, object]] = []
-    left = MOST_BYTES
+    left, stepwise = MOST_BYTES, Stepwise()
     for row in rows:
-        kept.append(row)
-        left -= sum([len(memoryview(value)) for value in row.values() if isinstance(value, msgspec.Raw)])
         if left <= 0:
-            break
-    return kept
+            return kept, True
+        if row is not None:
+            kept.append(row)
+            left -= sum([len(memoryview(value)) for value in row.values() if isinstance(value, msgspec.Raw)])
+        await stepwise.between()
+    return kept, False
 
 
 def page_out(limit: int, offset: int, cut: bool) -> dict[str, object]:

@@ -18,12 +18,13 @@ from contextlib import aclosing
 from typing import Final, cast
 
 from holtmq.auth.rights import RightMissing
-from holtmq.auth.tokens import TokenRefused
+from holtmq.auth.roles import TokenRefused
 from holtmq.http.engine.authentication import Peer, peer_of
 from holtmq.http.engine.engine import Engine
 from holtmq.http.engine.errors import Refusal, error_body
 from holtmq.http.engine.known_heads import KnownHead, KnownHeads
-from holtmq.http.engine.request import HttpRequest, json_head
+from holtmq.http.engine.pieces import Pieces
+from holtmq.http.engine.request import JSON, HttpRequest, json_head
 from holtmq.http.engine.request_parser import RequestParser
 from holtmq.http.engine.sender import Sender
 
@@ -60,6 +61,7 @@ class HttpConnection(asyncio.Protocol):
         self._mark_at, self._mark_size = 0.0, 0  # at this time the body had this many bytes
         self._waits_since = 0.0  # since when it waits for memory for a body; 0: it does not wait
         self._moved_at = self._loop.time()  # when the client last sent data, or reading was resumed
+        self._held: Pieces | None = None  # the answer that is being sent in portions
         self.is_tls = False
         self.write_paused = False
 
@@ -329,25 +331,44 @@ class HttpConnection(asyncio.Protocol):
         transport.write(data)
         self._answered(request)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """How much memory the answers take that the client has not read."""
+        held = self._held
+        return self.transport.get_write_buffer_size() + (held.size if held is not None else 0)
+
+    async def write_in_portions(self, request: HttpRequest, body: Pieces) -> None:
+        """Answer 200 with a long JSON body, as fast as the client reads."""
+        self._held = body
+        try:
+            await self.stream(request, JSON, {}, body.portions(), body.size)
+        finally:
+            self._held = None
+
     async def stream(
         self,
         request: HttpRequest,
         content_type: str,
         headers: Mapping[str, str],
         chunks: AsyncGenerator[bytes, None],
+        length: int | None = None,
     ) -> None:
-        """Answer piece by piece, as fast as the client reads."""
+        """Answer piece by piece, as fast as the client reads; chunked unless the length is known."""
         self._free_body(request)
         request.is_streaming = True
         transport = self.transport
-        transport.write(request.head_of(200, content_type, headers, None))
+        is_chunked = length is None and not request.is_head
+        transport.write(request.head_of(200, content_type, headers, length))
         try:
             async with aclosing(chunks):
                 async for chunk in chunks:
                     if request.disconnected or transport.is_closing():
                         return
                     if chunk and not request.is_head:
-                        transport.writelines((b"%x\r\n" % len(chunk), chunk, b"\r\n"))
+                        if is_chunked:
+                            transport.writelines((b"%x\r\n" % len(chunk), chunk, b"\r\n"))
+                        else:
+                            transport.write(chunk)
                         del chunk  # only the transport keeps it: a slow client holds one copy, not two
                         await self._drain()
         except Exception as error:
@@ -358,7 +379,8 @@ class HttpConnection(asyncio.Protocol):
             return
         request.response_complete = True
         if not transport.is_closing():
-            transport.write(b"" if request.is_head else b"0\r\n\r\n")
+            if is_chunked:
+                transport.write(b"0\r\n\r\n")
             self._answered(request)
 
     async def _drain(self) -> None:

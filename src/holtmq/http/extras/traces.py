@@ -16,6 +16,7 @@ from holtmq.broker.partitioned.log.identifiers import partition_id, partition_of
 from holtmq.http.engine.endpoints import LOOK, MONITOR, READ, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.paging import page_out, within_bytes
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms, raw
 from holtmq.http.queues.push import NAME_MAX, check_text
 
@@ -88,11 +89,11 @@ async def message_traces(call: Call) -> object:
     # Clients that do not page want all events: the default is the maximum.
     limit, skip = call.query.number("limit", 10_000, 0, 10_000), call.query.number("offset", 0)
     events, total = call.service.store.traces.of_message(*where, call.path["transaction"], limit, skip)
-    rows = within_bytes(_event_out(event) for event in events)
+    rows, cut = await within_bytes(_event_out(event) for event in events)
     return {
         "traces": rows,
         "total": total,
-        "pagination": page_out(limit, skip, len(rows) < len(events)),
+        "pagination": page_out(limit, skip, cut),
     }
 
 
@@ -103,17 +104,18 @@ async def named_traces(call: Call) -> object:
         events, total = call.service.store.traces.named(call.path["name"], limit, skip)
     else:
         everything, _ = call.service.store.traces.named(call.path["name"], 1 << 30, 0)
-        fitting = [
-            event
-            for event in everything
-            if (from_us or 0) <= event.created_us <= (to_us or 1 << 62) and _shown(call, event)
-        ]
+        fitting: list[Traced] = []
+        stepwise = Stepwise()
+        for event in everything:
+            if (from_us or 0) <= event.created_us <= (to_us or 1 << 62) and _shown(call, event):
+                fitting.append(event)
+            await stepwise.between()
         events, total = fitting[skip : skip + limit], len(fitting)
-    rows = within_bytes(_named_out(call, event) for event in events)
+    rows, cut = await within_bytes(_named_out(call, event) for event in events)
     return {
         "traces": rows,
         "total": total,
-        "pagination": page_out(limit, skip, len(rows) < len(events)),
+        "pagination": page_out(limit, skip, cut),
     }
 
 
@@ -142,17 +144,23 @@ def _named_out(call: Call, event: Traced) -> dict[str, object]:
 
 async def trace_names(call: Call) -> object:
     limit, skip = call.query.number("limit", 50, 0, 10_000), call.query.number("offset", 0)
-    names, total = call.service.store.traces.names(limit, skip)
+    store, stepwise = call.service.store.traces, Stepwise()
+    names, total = store.names(limit, skip)
+    rows: list[dict[str, object]] = []
+    for name in names:
+        found = store.statistics(name)
+        if found is not None:
+            rows.append(
+                {
+                    "trace_name": found.name,
+                    "trace_count": found.events,
+                    "message_count": found.messages,
+                    "last_seen": iso_ms(found.last_us),
+                }
+            )
+        await stepwise.between()
     return {
-        "trace_names": [
-            {
-                "trace_name": row.name,
-                "trace_count": row.events,
-                "message_count": row.messages,
-                "last_seen": iso_ms(row.last_us),
-            }
-            for row in names
-        ],
+        "trace_names": rows,
         "total": total,
         "pagination": {"limit": limit, "offset": skip},
     }

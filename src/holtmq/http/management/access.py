@@ -8,7 +8,7 @@ from typing import Final
 
 from holtmq.auth.permissions import Action
 from holtmq.auth.rights import MANAGEMENT, MONITORING, POLICYMAKER, Right
-from holtmq.auth.tokens import Role
+from holtmq.auth.roles import Role
 from holtmq.auth.users import ADMINISTRATOR
 
 # Each tag includes what management may do.

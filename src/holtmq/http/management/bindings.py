@@ -3,7 +3,6 @@
 Owns: their resources. Must not touch: the rules of binding (the vhost's).
 """
 
-from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 from urllib.parse import quote
@@ -12,11 +11,18 @@ from holtmq.auth.permissions import Action
 from holtmq.broker.errors import NotFound
 from holtmq.broker.topology.vhost import QueueBinding, VHost
 from holtmq.http.engine.endpoints import CHANGED, Call, Reply
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import plain
 from holtmq.http.management.access import BIND, MANAGE
 from holtmq.http.management.conventions import endpoint
 from holtmq.http.management.listing import Rows, collected
-from holtmq.http.management.topology import asked_exchange, asked_queue, asked_vhosts, listed_queues
+from holtmq.http.management.topology import (
+    asked_exchange,
+    asked_queue,
+    asked_vhosts,
+    listed_exchanges,
+    listed_queues,
+)
 from holtmq.http.management.wire import BindingIn, checked_key, checked_table, properties_key
 from holtmq.wire.tables import FieldTable
 
@@ -46,23 +52,26 @@ def _default_row(vhost: VHost, queue: str) -> dict[str, object]:
     return binding_row(vhost.name, "", queue, False, queue, {})
 
 
-def _all_bindings(vhosts: list[VHost]) -> Iterator[dict[str, object]]:
-    """Rows of all bindings that exist when the iteration begins."""
-    queues = [(vhost, queue.name) for vhost in vhosts for queue in listed_queues(vhost)]
-    bindings = [
-        (vhost, list(vhost.exchanges[name].bindings()))
-        for vhost in vhosts
-        for name in sorted(vhost.exchanges)
-    ]
-    for vhost, name in queues:
-        yield _default_row(vhost, name)
-    for vhost, found in bindings:
-        for binding in found:
-            yield _row(vhost, binding)
+async def listed_bindings(vhost: VHost) -> list[QueueBinding]:
+    """The bindings of a vhost by exchange, without those of the default exchange."""
+    found: list[QueueBinding] = []
+    stepwise = Stepwise()
+    for exchange in await listed_exchanges(vhost):
+        found += exchange.bindings()
+        await stepwise.between()
+    return found
 
 
 async def list_bindings(call: Call) -> object:
-    return Rows(_all_bindings(asked_vhosts(call)))
+    vhosts = asked_vhosts(call)
+    queues = [(vhost, await listed_queues(vhost)) for vhost in vhosts]
+    bindings = [(vhost, await listed_bindings(vhost)) for vhost in vhosts]
+    return Rows(
+        chain(
+            (_default_row(vhost, queue.name) for vhost, found in queues for queue in found),
+            (_row(vhost, binding) for vhost, found in bindings for binding in found),
+        )
+    )
 
 
 async def list_queue_bindings(call: Call) -> object:
@@ -74,8 +83,8 @@ async def list_queue_bindings(call: Call) -> object:
 async def list_from_exchange(call: Call) -> object:
     exchange, vhost = asked_exchange(call), call.vhost
     if exchange.is_default:
-        names = [queue.name for queue in listed_queues(vhost)]
-        return Rows(_default_row(vhost, name) for name in names)
+        queues = await listed_queues(vhost)
+        return Rows(_default_row(vhost, queue.name) for queue in queues)
     found = list(exchange.bindings())
     return Rows(_row(vhost, binding) for binding in found)
 

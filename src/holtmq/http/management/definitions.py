@@ -13,29 +13,30 @@ from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.vhost import QueueBinding, VHost
 from holtmq.http.engine.endpoints import Call
 from holtmq.http.engine.wire import plain
+from holtmq.http.management.bindings import listed_bindings
 from holtmq.http.management.conventions import endpoint, missing_is_bad_request
 from holtmq.http.management.listing import Rows
 from holtmq.http.management.runtime import global_rows, parameter_rows, topic_row
-from holtmq.http.management.topology import exchange_definition, listed_queues
+from holtmq.http.management.topology import exchange_definition, listed_exchanges, listed_queues
 from holtmq.http.management.users import permission_row, policy_row, user_row, vhost_definition
 
 
 async def export(call: Call) -> object:
-    return {**_versions(call), **document(call.broker)}
+    return {**_versions(call), **await document(call.broker)}
 
 
-def document(broker: Broker) -> dict[str, object]:
+async def document(broker: Broker) -> dict[str, object]:
     """All definitions by part: lists, and ``Rows`` where a part may be long."""
     vhosts = [broker.vhosts[name] for name in sorted(broker.vhosts)]
     return {
-        "users": [_user_definition(broker, user) for user in broker.users.users()],
+        "users": Rows(_user_definition(broker, user) for user in broker.users.users()),
         "vhosts": [vhost_definition(vhost) for vhost in broker.users.vhosts()],
-        "permissions": [permission_row(grant) for grant in broker.users.grants()],
-        "topic_permissions": [topic_row(permission) for permission in broker.topic_permissions.all()],
+        "permissions": Rows(map(permission_row, broker.users.grants())),
+        "topic_permissions": Rows(map(topic_row, broker.topic_permissions.all())),
         "global_parameters": global_rows(broker),
         # RabbitMQ ignores this key, and cannot check argon2: these users need a new password there.
         "users_with_argon2_hashes": [user.name for user in broker.users.users() if _has_argon2(user)],
-        **_inside(broker, vhosts),
+        **await _inside(broker, vhosts),
     }
 
 
@@ -56,7 +57,7 @@ async def export_vhost(call: Call) -> object:
     """The contents of one vhost, without its name, so that they can be loaded into another."""
     with missing_is_bad_request():
         vhost = call.vhost
-    parts = _inside(call.broker, [vhost])
+    parts = await _inside(call.broker, [vhost])
     nowhere = {name: Rows(map(_without_vhost, part.rows)) for name, part in parts.items()}
     return {**_versions(call), **nowhere}
 
@@ -76,24 +77,22 @@ def _versions(call: Call) -> dict[str, object]:
     }
 
 
-def _inside(broker: Broker, vhosts: list[VHost]) -> dict[str, Rows]:
-    queues = [queue for vhost in vhosts for queue in listed_queues(vhost) if queue.owner is None]
-    exchanges = [
-        (vhost, exchange)
-        for vhost in vhosts
-        for name, exchange in sorted(vhost.exchanges.items())
-        if name and not name.startswith("amq.")
-    ]
-    bindings = [
-        (vhost, list(exchange.bindings()))
-        for vhost in vhosts
-        for _, exchange in sorted(vhost.exchanges.items())
-    ]
+async def _inside(broker: Broker, vhosts: list[VHost]) -> dict[str, Rows]:
+    queues = await listed_queues(*vhosts)
+    exchanges = [(vhost, await listed_exchanges(vhost)) for vhost in vhosts]
+    bindings = [(vhost, await listed_bindings(vhost)) for vhost in vhosts]
     return {
-        "parameters": Rows(list(parameter_rows(broker, [vhost.name for vhost in vhosts]))),
-        "policies": Rows(_policies(broker, vhosts)),
-        "queues": Rows(map(_queue_definition, queues)),
-        "exchanges": Rows(exchange_definition(*one) for one in exchanges),
+        "parameters": Rows(parameter_rows(broker, [vhost.name for vhost in vhosts])),
+        "policies": Rows(
+            policy_row(policy) for vhost in vhosts for policy in broker.policies.in_vhost(vhost.name)
+        ),
+        "queues": Rows(_queue_definition(queue) for queue in queues if queue.owner is None),
+        "exchanges": Rows(
+            exchange_definition(vhost, exchange)
+            for vhost, found in exchanges
+            for exchange in found
+            if exchange.name and not exchange.name.startswith("amq.")
+        ),
         "bindings": Rows(
             _binding_definition(vhost, binding)
             for vhost, found in bindings
@@ -122,10 +121,6 @@ def _binding_definition(vhost: VHost, binding: QueueBinding) -> dict[str, object
         "routing_key": binding.routing_key,
         "arguments": plain(dict(binding.arguments)),
     }
-
-
-def _policies(broker: Broker, vhosts: list[VHost]) -> list[dict[str, object]]:
-    return [policy_row(policy) for vhost in vhosts for policy in broker.policies.in_vhost(vhost.name)]
 
 
 ENDPOINTS: Final = (

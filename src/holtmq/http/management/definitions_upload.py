@@ -4,9 +4,6 @@ Owns: the content type of ``POST /api/definitions``. Must not touch: what the do
 """
 
 import asyncio
-from email import policy
-from email.message import Message
-from email.parser import BytesParser
 from typing import Final
 
 from holtmq.http.engine.endpoints import Call
@@ -29,6 +26,11 @@ async def uploaded(call: Call) -> bytes:
 
 
 def _file_of_form(content_type: str, body: bytes) -> bytes:
+    # Slow to load, and only such a form needs them.
+    from email import policy
+    from email.message import Message
+    from email.parser import BytesParser
+
     head = f"content-type: {content_type}\r\n\r\n".encode("latin-1", "replace")
     form = BytesParser(policy=policy.HTTP).parsebytes(head + body)
     parts = form.get_payload()

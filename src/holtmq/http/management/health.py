@@ -4,10 +4,8 @@ Owns: the checks and RabbitMQ's form of the answers: 200 ``ok``, or 503 with the
 the node's state is determined.
 """
 
-import asyncio
+from datetime import UTC, datetime
 from typing import Final
-
-from cryptography import x509
 
 from holtmq.auth.permissions import Action
 from holtmq.broker.message import make_address
@@ -101,21 +99,19 @@ async def single_node(call: Call) -> object:
 
 
 async def certificate_expiration(call: Call) -> object:
-    """Fails when a certificate of a listener ends within so many days, weeks, months or years."""
+    """Fails when a certificate of a listener, or of its chain, ends within so many days, weeks, months or
+    years."""
     unit = _UNITS.get(call.path["unit"])
     text = call.path["within"]
     if unit is None or not (text.isascii() and text.isdigit() and len(text) <= 5):
         raise Refusal(400, f"expected a number and one of {', '.join(_UNITS)}")
     limit = call.context.clock() + int(text) * unit
-    config = call.context.config
-    paths = {path for path in (config.amqp.tls_cert, config.http.tls_cert) if path is not None}
-    ending: list[dict[str, object]] = []
-    for path in sorted(paths):
-        certificate = x509.load_pem_x509_certificate(await asyncio.to_thread(path.read_bytes))
-        ends = certificate.not_valid_after_utc
-        if ends.timestamp() <= limit:
-            ending.append({"node": NODE, "certfile": str(path), "certfile_expires_on": [str(ends)]})
-    return _failed("Certificates expiring", expired=ending) if ending else _ok()
+    ending: dict[str, dict[str, object]] = {}
+    for one in call.context.certificates():
+        soon = [str(datetime.fromtimestamp(end, UTC)) for end in one.ends if end <= limit]
+        if soon:
+            ending[one.path] = {"node": NODE, "certfile": one.path, "certfile_expires_on": soon}
+    return _failed("Certificates expiring", expired=list(ending.values())) if ending else _ok()
 
 
 async def below_connection_limit(call: Call) -> object:

@@ -5,14 +5,15 @@ a row contains. A list has the objects that existed when it began; each row show
 Rows are kept as bytes: a hundred thousand of them as objects would keep the garbage collector busy.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from holtmq.http.engine.pieces import Pieces
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import encode, plain
 from holtmq.http.management.paging import Page
@@ -36,6 +37,14 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsOf(Generic[T]):
+    """The same for objects with a name, in the order of the list: a page of it needs no other rows."""
+
+    objects: Sequence[T]
+    row: Callable[[T], dict[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """The order, columns and page that a request asks for."""
 
@@ -56,21 +65,32 @@ async def collected(rows: Iterable[T]) -> list[T]:
     return made
 
 
-async def encoded(value: object, view: View | None = None) -> bytes:
+async def encoded(value: object, view: View | None = None) -> Pieces:
     """An answer as JSON; lists, also those in an object, are encoded in steps."""
-    view = view or View()
-    match value:
-        case Rows(rows) | list(rows):
-            return await _list(rows, view)
-        case dict() if any(isinstance(item, Rows) for item in value.values()):
-            parts = [b"%b:%b" % (encode(str(key)), await encoded(item)) for key, item in value.items()]
-            return b"{%b}" % b",".join(parts)
-        case dict() if view.columns:
-            return encode(_picked(value, _paths(view.columns)))
-    return encode(value)
+    return Pieces(await _pieces(value, view or View()))
 
 
-async def _list(rows: Iterable[object], view: View) -> bytes:
+async def _pieces(value: object, view: View) -> list[bytes]:
+    if isinstance(value, RowsOf):
+        if view.page is not None and not view.sort:
+            return [await _page(value, view.page, _writer(view))]
+        return await _list(map(value.row, value.objects), view)
+    if isinstance(value, Rows):
+        return await _list(value.rows, view)
+    if isinstance(value, list):
+        return await _list(value, view)
+    if isinstance(value, dict) and view.columns:
+        value = _picked(value, _paths(view.columns))
+    if isinstance(value, dict) and any(isinstance(item, Rows) for item in value.values()):
+        pieces: list[bytes] = []
+        for key, item in value.items():
+            pieces += (b"," if pieces else b"{", encode(str(key)), b":")
+            pieces += await _pieces(item, View())
+        return [*pieces, b"}"]
+    return [encode(value)]
+
+
+async def _list(rows: Iterable[object], view: View) -> list[bytes]:
     if view.page is None and not view.sort:
         return await _as_they_come(rows, _writer(view))
     page, total = view.page, 0
@@ -89,21 +109,37 @@ async def _list(rows: Iterable[object], view: View) -> bytes:
     if view.sort:
         found = await _ordered(found, view.reverse)
     if page is None:
-        return b"[%b]" % b",".join([item for _, item in found])
+        return await _as_they_come(found, lambda entry: entry[1])
     items = [item for _, item in page.cut(found)]
-    frame = encode(page.frame(total, len(found), len(items)))
+    return [_framed(page, total, len(found), items)]
+
+
+async def _page(given: RowsOf[T], page: Page, written: Callable[[object], bytes]) -> bytes:
+    found, wanted = given.objects, page.wanted
+    if wanted is not None:
+        stepwise, matching = Stepwise(), list[T]()
+        for one in found:
+            if wanted(one):
+                matching.append(one)
+            await stepwise.between()
+        found = matching
+    items = [written(row) for row in await collected(map(given.row, page.cut(found)))]
+    return _framed(page, len(given.objects), len(found), items)
+
+
+def _framed(page: Page, total: int, found: int, items: list[bytes]) -> bytes:
+    frame = encode(page.frame(total, found, len(items)))
     return b'%b,"items":[%b]}' % (frame[:-1], b",".join(items))
 
 
-async def _as_they_come(rows: Iterable[object], written: Callable[[object], bytes]) -> bytes:
+async def _as_they_come(rows: Iterable[T], written: Callable[[T], bytes]) -> list[bytes]:
     stepwise = Stepwise()
     parts: list[bytes] = []
     left = iter(rows)
-    # Join in parts: one join of a hundred thousand pieces would stall the loop.
     while part := [written(row) for row in islice(left, _LOOK_EVERY)]:
-        parts.append(b",".join(part))
+        parts += (b"," if parts else b"[", b",".join(part))
         await stepwise.between()
-    return b"[%b]" % b",".join(parts)
+    return [*parts, b"]"] if parts else [b"[]"]
 
 
 _UNSORTED: Final[SortKey] = ("", "")

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from holtmq.broker.figures.queue_figures import Kinds, Totals
-from holtmq.broker.figures.rings import LevelRing, Ring
+from holtmq.broker.figures.rings import RATE_SECONDS, LevelRing, Ring
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import Query
@@ -62,15 +63,19 @@ def stats(
     totals: Totals, ring: Ring | None, asked: Wanted, kinds: Kinds = _NO_KINDS, kinds_ring: Ring | None = None
 ) -> dict[str, object]:
     """``message_stats`` of these totals."""
-    names = (*_SERIES, *_KINDS)
     rates = [*_rates(ring, len(_SERIES), asked), *_rates(kinds_ring, len(_KINDS), asked)]
     plain = [_history(ring, asked), _history(kinds_ring, asked)]
     history = [
         (at, (*counts, *(plain[1][place][1] if plain[1] else (0,) * len(_KINDS))))
         for place, (at, counts) in enumerate(plain[0])
     ]
+    return _stats_row((*totals, *kinds), rates, history)
+
+
+def _stats_row(totals: Sequence[int], rates: Sequence[float], history: History) -> dict[str, object]:
+    names = (*_SERIES, *_KINDS)
     row: dict[str, object] = {}
-    for series, (name, total) in enumerate(zip(names, (*totals, *kinds), strict=True)):
+    for series, (name, total) in enumerate(zip(names, totals, strict=True)):
         row[name] = total
         row[f"{name}_details"] = _details(rates[series], history, series)
     # To consumers that acknowledge: what is left of all deliveries.
@@ -80,23 +85,64 @@ def stats(
     def left(values: Sequence[float]) -> float:
         return max(0, values[everything] - sum(values[other] for other in others))
 
-    row["deliver"] = left((*totals, *kinds))
+    row["deliver"] = left(totals)
     remaining = [(at, (int(left(values)),)) for at, values in history]
     row["deliver_details"] = _details(left(rates), remaining, 0)
     return row
 
 
-def added(rows: Sequence[dict[str, object]], nothing: dict[str, object]) -> dict[str, object]:
-    """The sum of several ``message_stats`` or ``lengths``, without samples; ``nothing`` is one of zeros."""
-    sums = dict(nothing)
-    for row in rows:
-        for name, value in row.items():
-            match value, sums[name]:
-                case int(), int(before):
-                    sums[name] = before + value
-                case {"rate": float(rate)}, {"rate": float(before)}:
-                    sums[name] = rate_only(before + rate)
-    return sums
+class Sums:
+    """``message_stats`` and lengths of many queues together, without samples. Most queues of a large broker
+    were not used in the last seconds: for them only the totals are added."""
+
+    def __init__(self, second: int) -> None:
+        self.ready = self.unacked = 0
+        self._second = second
+        self._totals = [0] * (len(_SERIES) + len(_KINDS))
+        self._rates = [0.0] * len(self._totals)
+        self._lengths = [0.0, 0.0]  # rates
+
+    def add(self, queue: WorkQueue) -> None:
+        """Add a work queue."""
+        figures, sums = queue.figures, self._totals
+        totals = figures.totals(queue)
+        self.ready += len(queue)
+        self.unacked += queue.unacked
+        sums[0] += totals.published
+        sums[1] += totals.delivered
+        sums[2] += totals.acked
+        if figures.kinds is not None:
+            for series, total in enumerate(figures.kind_totals(), len(_SERIES)):
+                sums[series] += total
+            self._add_rates(figures.kinds, len(_SERIES))
+        if figures.ring is not None:
+            self._add_rates(figures.ring, 0)
+        if figures.depth is not None:
+            self._lengths[0] += figures.depth.rate(self._second)
+        if figures.unacked is not None:
+            self._lengths[1] += figures.unacked.rate(self._second)
+
+    def add_stream(self, queue: Queue, totals: Totals, ring: Ring | None) -> None:
+        """Add a partitioned queue."""
+        self.ready += len(queue)
+        self.unacked += queue.unacked
+        for series, total in enumerate(totals):
+            self._totals[series] += total
+        if ring is not None:
+            self._add_rates(ring, 0)
+
+    def _add_rates(self, ring: Ring, first: int) -> None:
+        if self._second - ring.counted_at <= RATE_SECONDS:
+            for series, rate in enumerate(ring.rates(self._second), first):
+                self._rates[series] += rate
+
+    def stats(self) -> dict[str, object]:
+        """``message_stats``."""
+        return _stats_row(self._totals, self._rates, [])
+
+    def lengths(self) -> dict[str, object]:
+        """``messages_details`` and the like."""
+        return _lengths_row((self._lengths[0], self._lengths[1]), [])
 
 
 def _rates(ring: Ring | None, size: int, asked: Wanted) -> list[float]:
@@ -120,6 +166,10 @@ def lengths(ready: LevelRing | None, unacked: LevelRing | None, asked: Wanted) -
             strict=True,
         )
         history = [(at, (waiting, held, waiting + held)) for (at, waiting), (_, held) in both]
+    return _lengths_row(rates, history)
+
+
+def _lengths_row(rates: tuple[float, float], history: History) -> dict[str, object]:
     row: dict[str, object] = {
         f"{name}_details": _details(rates[series], history, series) for series, name in enumerate(_LENGTHS)
     }

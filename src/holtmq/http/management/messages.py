@@ -21,6 +21,7 @@ from holtmq.broker.work.leases import Holder, Ledger
 from holtmq.broker.work.work_queue import require_work_queue
 from holtmq.http.engine.endpoints import CHANGED, Call, Reply
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import plain
 from holtmq.http.management.access import READ_QUEUE, WRITE_EXCHANGE
 from holtmq.http.management.conventions import endpoint, missing_is_bad_request
@@ -108,6 +109,8 @@ async def publish(call: Call) -> object:
         raise Refusal(400, "direct reply-to needs a consumer, which a single request does not have")
     route = call.broker.resolve(vhost, exchange, key, make_address(exchange, key))
     outcome = flow.publishing.publish(route, properties, header, body)
+    if outcome is PublishOutcome.IN_STEPS:
+        outcome = await Stepwise().run(flow.publishing.take_steps())
     if outcome is PublishOutcome.REFUSED:
         raise Refusal(400, "a queue that this message is for is full and refused it")
     return {"routed": outcome is not PublishOutcome.UNROUTED}

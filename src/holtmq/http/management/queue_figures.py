@@ -59,14 +59,16 @@ def consumer_capacity(queue: WorkQueue, second: int) -> float:
 
 def _consumer_tags(call: Call, queue: WorkQueue) -> dict[str, object]:
     """The tags of an exclusive consumer and of the single active one."""
-    is_asked = queue.exclusive_consumer or queue.options.single_active_consumer
-    consumers = call.context.clients.consumers_of(queue.vhost, queue.name) if is_asked else []
-    active = [one.consumer_tag for one in consumers if one.activity_status == "single_active"]
-    alone = [one.consumer_tag for one in consumers if one.exclusive]
-    return {
-        "single_active_consumer_tag": active[0] if active else None,
-        "exclusive_consumer_tag": alone[0] if alone else None,
-    }
+    active = alone = None
+    if queue.exclusive_consumer or queue.options.single_active_consumer:
+        for one in call.context.clients.consumers_of(queue.vhost, queue.name):
+            if one.activity_status == "single_active":
+                active = one.consumer_tag
+            if one.exclusive:
+                alone = one.consumer_tag
+            if active or alone:  # a queue has one of them
+                break
+    return {"single_active_consumer_tag": active, "exclusive_consumer_tag": alone}
 
 
 def _head_timestamp(queue: WorkQueue) -> int | None:

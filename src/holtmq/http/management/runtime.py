@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 
 OPERATOR_POLICY: Final = "operator_policy"  # RabbitMQ keeps these among its runtime parameters
+POLICIES: Final = (OPERATOR_POLICY, "policy")  # components whose parameters are policies
 VHOST_LIMITS_COMPONENT: Final = "vhost-limits"
 LIMITS_NAME: Final = "limits"
 

@@ -30,7 +30,7 @@ from holtmq.http.management.conventions import check_node, endpoint
 from holtmq.http.management.listing import Rows, collected
 from holtmq.http.management.node_figures import applications, levels, totals, web_contexts
 from holtmq.http.management.runtime import cluster_name
-from holtmq.http.management.topology import listed_queues, queue_totals
+from holtmq.http.management.topology import queue_totals
 from holtmq.http.operator.system import total_memory
 
 _THREADS_MOST: Final = 4_194_304
@@ -41,8 +41,7 @@ async def overview(call: Call) -> object:
     broker, config = call.broker, call.context.config
     clients = call.context.clients
     connected, channel_count = clients.counts()
-    queues = [queue for vhost in broker.vhosts.values() for queue in listed_queues(vhost)]
-    ready, unacked, consumer_count = await queue_totals(queues)
+    queue_count, ready, unacked, consumer_count = await queue_totals(list(broker.vhosts.values()))
     sampler = call.context.sampler
     asked = message_stats.wanted(call.query, call.context.clock())
     sums = [work + more for work, more in zip(sampler.work, sampler.streams, strict=True)]
@@ -78,7 +77,7 @@ async def overview(call: Call) -> object:
             "channels": channel_count,
             "consumers": consumer_count,
             "exchanges": sum(len(vhost.exchanges) for vhost in broker.vhosts.values()),
-            "queues": len(queues),
+            "queues": queue_count,
         },
         "listeners": [
             {

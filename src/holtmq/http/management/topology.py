@@ -3,7 +3,7 @@
 Owns: their resources. Must not touch: messages, the rules of declaring (the vhost's).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
 from holtmq.broker.errors import NotFound
 from holtmq.broker.figures.queue_figures import Totals
+from holtmq.broker.figures.rings import Ring
 from holtmq.broker.figures.sampling import totals_of
 from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
@@ -23,93 +24,104 @@ from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import NODE
 from holtmq.http.engine.endpoints import CHANGED, CREATED, Call, Reply
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.stepwise import Stepwise, in_order
 from holtmq.http.engine.wire import plain
 from holtmq.http.management import message_stats
 from holtmq.http.management.access import CONFIGURE_EXCHANGE, CONFIGURE_QUEUE, MANAGE
-from holtmq.http.management.client_rows import consumer_row, details
+from holtmq.http.management.client_rows import consumer_row
 from holtmq.http.management.conventions import endpoint
-from holtmq.http.management.listing import Rows, collected
+from holtmq.http.management.listing import Rows, RowsOf
 from holtmq.http.management.queue_figures import use_of
 from holtmq.http.management.wire import ExchangeIn, QueueIn, checked_name, checked_table
 
-
-def listed_queues(vhost: VHost) -> list[Queue]:
-    """The queues of a vhost, sorted by name, without the internal ones of direct reply-to."""
-    hidden = DIRECT_REPLY_TO + "."
-    return [vhost.queues[name] for name in sorted(vhost.queues) if not name.startswith(hidden)]
+_HIDDEN: Final = DIRECT_REPLY_TO + "."
 
 
-async def queue_totals(queues: list[Queue]) -> tuple[int, int, int]:
-    """(ready messages, unacknowledged messages, consumers) of these queues together."""
-    rows = await collected((len(queue), queue.unacked, len(queue.consumers)) for queue in queues)
-    ready, unacked, consumers = zip(*rows, strict=True) if rows else ((), (), ())
-    return sum(ready), sum(unacked), sum(consumers)
+def is_hidden(queue: Queue) -> bool:
+    """Whether it is an internal queue of direct reply-to."""
+    return queue.name.startswith(_HIDDEN)
+
+
+async def listed_queues(*vhosts: VHost) -> list[Queue]:
+    """The queues of vhosts, sorted by name in each, without hidden ones."""
+    found: list[Queue] = []
+    for vhost in vhosts:
+        async for names in in_order(vhost.queues):
+            queues = [vhost.queues.get(name) for name in names if not name.startswith(_HIDDEN)]
+            found += [queue for queue in queues if queue is not None]  # None: deleted meanwhile
+    return found
+
+
+async def listed_exchanges(vhost: VHost) -> list[QueueExchange]:
+    """The exchanges of a vhost, sorted by name."""
+    found: list[QueueExchange] = []
+    async for names in in_order(vhost.exchanges):
+        exchanges = [vhost.exchanges.get(name) for name in names]
+        found += [exchange for exchange in exchanges if exchange is not None]
+    return found
+
+
+async def queue_totals(vhosts: Iterable[VHost]) -> tuple[int, int, int, int]:
+    """(queues, ready messages, unacknowledged messages, consumers) of these vhosts together."""
+    count = ready = unacked = consumers = 0
+    stepwise = Stepwise()
+    for vhost in vhosts:
+        for queue in list(vhost.queues.values()):
+            if not is_hidden(queue):
+                count += 1
+                ready += len(queue)
+                unacked += queue.unacked
+                consumers += len(queue.consumers)
+            await stepwise.between()
+    return count, ready, unacked, consumers
 
 
 async def _unacked_bytes(call: Call, queues: list[Queue]) -> dict[int, int]:
     """Bytes of the unacknowledged messages, by queue id."""
-    if not any(queue.unacked for queue in queues):
+    stepwise = Stepwise()
+    for queue in queues:
+        if queue.unacked:
+            break
+        await stepwise.between()
+    else:
         return {}
-    leases = (lease for session in list(call.broker.sessions) for lease in session.outstanding())
     found: dict[int, int] = {}
-    for number, size in await collected((lease.queue.id, len(lease.message.body)) for lease in leases):
-        found[number] = found.get(number, 0) + size
+    for lease in (lease for session in list(call.broker.sessions) for lease in session.outstanding()):
+        found[lease.queue.id] = found.get(lease.queue.id, 0) + len(lease.message.body)
+        await stepwise.between()
     return found
 
 
-async def _queue_rows(call: Call, queues: list[Queue]) -> Iterator[dict[str, object]]:
+async def _queue_rows(call: Call, queues: list[Queue]) -> RowsOf[Queue]:
     asked = message_stats.wanted(call.query, call.context.clock())
     unacked = await _unacked_bytes(call, queues)
-    return (
-        {
+
+    def row(queue: Queue) -> dict[str, object]:
+        held = unacked.get(queue.id, 0)
+        return {
             **queue_row(call, queue),
             **message_stats.lengths(queue.figures.depth, queue.figures.unacked, asked),
-            "message_bytes": queue.bytes + unacked.get(queue.id, 0),
-            "message_bytes_unacknowledged": unacked.get(queue.id, 0),
+            "message_bytes": queue.bytes + held,
+            "message_bytes_unacknowledged": held,
             "message_stats": _stats(call, queue, asked),
-            **use_of(call, queue, unacked.get(queue.id, 0)),
+            **use_of(call, queue, held),
         }
-        for queue in queues
-    )
 
-
-async def vhost_stats(call: Call, vhost: VHost, queues: list[Queue]) -> dict[str, object]:
-    """``message_stats`` of the queues of a vhost together, and how fast their lengths change."""
-    asked = message_stats.Wanted(message_stats.Span(), message_stats.Span(), int(call.context.clock()))
-    depths = await collected(
-        message_stats.lengths(queue.figures.depth, queue.figures.unacked, asked) for queue in queues
-    )
-    counted = await collected(_stats(call, queue, asked) for queue in queues)
-    return {
-        **message_stats.added(depths, message_stats.lengths(None, None, asked)),
-        "message_stats": {
-            **message_stats.added(counted, message_stats.stats(Totals(0, 0, 0), None, asked)),
-            **await _answers_to_publishers(call, vhost),
-        },
-    }
-
-
-async def _answers_to_publishers(call: Call, vhost: VHost) -> dict[str, object]:
-    """Confirms, returned and dropped messages of the channels that are open in a vhost."""
-    names = ("confirm", "return_unroutable", "drop_unroutable")
-    rows = await collected(
-        (row.messages.confirm, row.messages.return_unroutable, row.messages.drop_unroutable)
-        for row in call.context.clients.channels(vhost.name)
-    )
-    totals = tuple(map(sum, zip((0, 0, 0), *rows, strict=True)))
-    return {
-        **dict(zip(names, totals, strict=True)),
-        **details(call, ("channels of", vhost.name), names, totals),
-    }
+    return RowsOf(queues, row)
 
 
 def _stats(call: Call, queue: Queue, asked: message_stats.Wanted) -> dict[str, object]:
     if isinstance(queue, WorkQueue):
         return message_stats.queue_stats(queue, asked)
+    return message_stats.stats(*stream_counts(call, queue), asked)
+
+
+def stream_counts(call: Call, queue: Queue) -> tuple[Totals, Ring | None]:
+    """The totals of a partitioned queue, and its counts over time; None when it was not used yet."""
     name = stored_name(queue.vhost, queue.name)
     counts = call.context.service.counters.queues.get(name)
-    ring = call.context.sampler.partitioned.get(name)
-    return message_stats.stats(totals_of(counts) if counts is not None else Totals(0, 0, 0), ring, asked)
+    totals = totals_of(counts) if counts is not None else Totals(0, 0, 0)
+    return totals, call.context.sampler.partitioned.get(name)
 
 
 def queue_row(call: Call, queue: Queue) -> dict[str, object]:
@@ -162,21 +174,25 @@ def asked_vhosts(call: Call) -> list[VHost]:
 
 
 async def list_queues(call: Call) -> object:
-    queues = [queue for vhost in asked_vhosts(call) for queue in listed_queues(vhost)]
+    queues = await listed_queues(*asked_vhosts(call))
     if call.query.flag("disable_stats"):
         columns = _BASIC + _TOTALS if call.query.flag("enable_queue_totals") else _BASIC
-        rows = (queue_row(call, queue) for queue in queues)
-        return Rows({name: row[name] for name in columns} for row in rows)
-    return Rows(await _queue_rows(call, queues))
+
+        def basic(queue: Queue) -> dict[str, object]:
+            row = queue_row(call, queue)
+            return {name: row[name] for name in columns}
+
+        return RowsOf(queues, basic)
+    return await _queue_rows(call, queues)
 
 
 async def show_queue(call: Call) -> object:
     queue = asked_queue(call)
-    (row,) = await _queue_rows(call, [queue])
+    rows = await _queue_rows(call, [queue])
     consumers = call.context.clients.consumers_of(queue.vhost, queue.name)
     return {
-        **row,
-        "consumer_details": [consumer_row(one) for one in consumers],
+        **rows.row(queue),
+        "consumer_details": Rows(map(consumer_row, consumers)),
         # By exchange and by channel: RabbitMQ counts these with ``rates_mode`` detailed alone.
         "incoming": [],
         "deliveries": [],
@@ -202,6 +218,8 @@ async def put_queue(call: Call) -> Reply:
 async def delete_queue(call: Call) -> Reply:
     queue = asked_queue(call)
     call.require_in_vhost(Action.CONFIGURE, queue.name)
+    if call.broker.removals.is_long(queue):
+        await Stepwise().run(call.broker.removals.cast_out(queue))
     call.broker.delete_queue(
         call.vhost,
         queue.name,
@@ -269,10 +287,8 @@ def asked_exchange(call: Call) -> QueueExchange:
 
 
 async def list_exchanges(call: Call) -> object:
-    found = [
-        (vhost, vhost.exchanges[name]) for vhost in asked_vhosts(call) for name in sorted(vhost.exchanges)
-    ]
-    return Rows(exchange_row(call, *one) for one in found)
+    found = [(vhost, await listed_exchanges(vhost)) for vhost in asked_vhosts(call)]
+    return Rows(exchange_row(call, vhost, exchange) for vhost, exchanges in found for exchange in exchanges)
 
 
 async def show_exchange(call: Call) -> object:

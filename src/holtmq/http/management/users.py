@@ -21,10 +21,9 @@ from holtmq.http.engine.endpoints import CHANGED, CREATED, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import plain
 from holtmq.http.management.access import ADMINISTER, MAKE_POLICY, MANAGE
-from holtmq.http.management.client_rows import details
 from holtmq.http.management.conventions import endpoint, missing_is_bad_request
-from holtmq.http.management.listing import collected
-from holtmq.http.management.topology import listed_queues, queue_totals, vhost_stats
+from holtmq.http.management.listing import Rows
+from holtmq.http.management.vhost_figures import vhost_figures
 from holtmq.http.management.wire import (
     PermissionIn,
     PolicyIn,
@@ -45,23 +44,12 @@ _ARGON2: Final = "$argon2id$"
 
 
 async def vhost_row(call: Call, vhost: VHost) -> dict[str, object]:
-    broker, queues = call.broker, listed_queues(vhost)
-    ready, unacked, _ = await queue_totals(queues)
-    connections = call.context.clients.connections(vhost.name)
-    octets = await collected((row.recv_oct, row.send_oct) for row in connections)
-    received, sent = sum(one for one, _ in octets), sum(one for _, one in octets)
     return {
         "default_queue_type": "undefined",  # RabbitMQ's word, unless the vhost has one
-        **vhost_definition(broker.users.vhost(vhost.name) or Vhost(vhost.name)),
+        **vhost_definition(call.broker.users.vhost(vhost.name) or Vhost(vhost.name)),
         "tracing": False,
         "cluster_state": {NODE: "running"},
-        "messages": ready + unacked,
-        "messages_ready": ready,
-        "messages_unacknowledged": unacked,
-        **await vhost_stats(call, vhost, queues),
-        "recv_oct": received,  # of the connections that are open
-        "send_oct": sent,
-        **details(call, (vhost.name,), ("recv_oct", "send_oct"), (received, sent)),
+        **await vhost_figures(call, vhost),
     }
 
 
@@ -106,6 +94,8 @@ async def show_vhost(call: Call) -> object:
 async def put_vhost(call: Call) -> Reply:
     given = call.json(VhostIn)
     name = checked_name(call.path["vhost"], "vhost")
+    while call.broker.removals.is_leaving(name):  # to create it would first complete that, at once
+        await asyncio.sleep(0)
     known = name in call.broker.vhosts
     set_vhost(call.broker, name, given)
     if known:
@@ -149,13 +139,13 @@ def user_named(broker: Broker, name: str) -> User:
 
 
 async def list_users(call: Call) -> object:
-    return [user_row(call.broker, user) for user in call.broker.users.users()]
+    return Rows(user_row(call.broker, user) for user in call.broker.users.users())
 
 
 async def list_without_permissions(call: Call) -> object:
     granted = {grant.user for grant in call.broker.users.grants()}
     found = [user for user in call.broker.users.users() if user.name not in granted]
-    return [user_row(call.broker, user) for user in found]
+    return Rows(user_row(call.broker, user) for user in found)
 
 
 async def delete_users(call: Call) -> Reply:
@@ -213,7 +203,7 @@ def permission_row(grant: Grant) -> dict[str, object]:
 async def list_permissions(call: Call) -> object:
     user = user_named(call.broker, call.path["user"]).name if "user" in call.path else None
     vhost = call.vhost.name if "vhost" in call.path else None
-    return [permission_row(grant) for grant in call.broker.users.grants(user=user, vhost=vhost)]
+    return Rows(map(permission_row, call.broker.users.grants(user=user, vhost=vhost)))
 
 
 def _grant(call: Call) -> Grant:
@@ -263,7 +253,7 @@ async def list_policies(call: Call, operator: bool) -> object:
         [call.vhost.name] if "vhost" in call.path else sorted(filter(call.identity.sees, call.broker.vhosts))
     )
     book = _book(call.broker, operator)
-    return [policy_row(policy) for vhost in vhosts for policy in book.in_vhost(vhost)]
+    return Rows(policy_row(policy) for vhost in vhosts for policy in book.in_vhost(vhost))
 
 
 def _policy(call: Call, operator: bool) -> Policy | None:

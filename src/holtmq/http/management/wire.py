@@ -28,6 +28,7 @@ _ERRORS: Final = {
     403: "not_authorised",
     404: "Object Not Found",
     405: "method_not_allowed",
+    409: "conflict",
     412: "precondition_failed",
     413: "payload_too_large",
     408: "timeout",

@@ -22,6 +22,7 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.http.engine.endpoints import CONFIGURE, LOOK, READ, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.paging import page_out, within_bytes
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms, raw
 
 _GONE: Final = Reply(404, {"success": False, "result": "gone", "error": "Message not found"})
@@ -39,7 +40,7 @@ async def list_letters(call: Call) -> object:
     limit, skip = query.number("limit", 100, 0, 10_000), query.number("offset", 0)
     name, partition = query.optional("queue"), query.optional("partition")
     found: list[tuple[PartitionedQueue, DeadLetter]] = []
-    total = 0
+    total, stepwise = 0, Stepwise()
     from_us, to_us = query.time_us("from"), query.time_us("to")
     for queue in _queues(call, name):
         index = None
@@ -48,13 +49,18 @@ async def list_letters(call: Call) -> object:
             if index is None:
                 continue
         wanted = LetterFilter(query.optional("consumerGroup"), index, from_us, to_us)
-        letters, count = queue.dead_letters.select(wanted, limit + skip, 0)
-        found += [(queue, letter) for letter in letters]
+        count = 0
+        for letter in queue.dead_letters.newest_first():
+            if wanted.matches(letter):
+                count += 1
+                if count <= limit + skip:
+                    found.append((queue, letter))
+            await stepwise.between()
         total += count
     found.sort(key=lambda pair: (pair[1].failed_us, pair[1].number), reverse=True)
     page = found[skip : skip + limit]
-    rows = within_bytes(_letter_out(call, queue, letter) for queue, letter in page)
-    pagination = page_out(limit, skip, len(rows) < len(page))
+    rows, cut = await within_bytes(_letter_if_there(call, queue, letter) for queue, letter in page)
+    pagination = page_out(limit, skip, cut)
     return {"messages": rows, "total": total, "pagination": pagination}
 
 
@@ -65,6 +71,13 @@ def _queues(call: Call, name: str | None) -> list[PartitionedQueue]:
     call.require(Action.READ, name)
     found = queues.get(name)
     return [] if found is None else [found]
+
+
+def _letter_if_there(call: Call, queue: PartitionedQueue, letter: DeadLetter) -> dict[str, object] | None:
+    known = call.service.store.by_number.get(queue.number)
+    if known is not queue or queue.dead_letters.get(letter.number) is not letter:
+        return None
+    return _letter_out(call, queue, letter)
 
 
 def _letter_out(call: Call, queue: PartitionedQueue, letter: DeadLetter) -> dict[str, object]:
@@ -96,7 +109,7 @@ async def retry_message(call: Call) -> object:
     if queue is None or where is None:
         return _GONE
     call.require(Action.READ, queue.name)
-    letter = find_letter(queue, where[1], call.path["transaction"])
+    letter = await Stepwise().run(find_letter(queue, where[1], call.path["transaction"]))
     return _GONE if letter is None else await _replay(call, queue, letter.number)
 
 
@@ -160,7 +173,7 @@ async def purge_letters(call: Call) -> object:
         raise Refusal(400, "queue is required")
     call.require(Action.CONFIGURE, name)
     group = call.query.optional("consumerGroup")
-    count = purge(call.service, queue_named(call.service, name), LetterFilter(group))
+    count = await Stepwise().run(purge(call.service, queue_named(call.service, name), LetterFilter(group)))
     await call.durable()
     return {"success": True, "queue": name, "consumerGroup": group, "deleted": count}
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from holtmq.auth.permissions import Action
 from holtmq.broker.partitioned.commands.admin import delete_message, queue_named
+from holtmq.broker.partitioned.commands.replaying import find_letter
 from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckStatus
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
 from holtmq.broker.partitioned.log.identifiers import partition_id, partition_of
@@ -46,14 +47,18 @@ async def list_messages(call: Call) -> object:
                 found.append((fitting, offset))
             total += 1
         await stepwise.between()
-    wanted = [(queue, offset) for queue, offset in found if queue.log.partition(offset) != GONE]
-    rows = within_bytes(message_row(call, queue, offset, now) for queue, offset in wanted)
+    rows, cut = await within_bytes(_row_if_there(call, queue, offset, now) for queue, offset in found)
     return {
         "messages": rows,
         "mode": _mode(queues),
         "total": total,
-        "pagination": page_out(limit, skip, len(rows) < len(wanted)),
+        "pagination": page_out(limit, skip, cut),
     }
+
+
+def _row_if_there(call: Call, queue: PartitionedQueue, offset: int, now: float) -> dict[str, object] | None:
+    gone = queue.log.partition(offset) == GONE or call.service.store.by_number.get(queue.number) is not queue
+    return None if gone else message_row(call, queue, offset, now)
 
 
 def _looked_at(
@@ -186,7 +191,15 @@ async def drop_message(call: Call) -> object:
     where = partition_of(call.path["partition"])
     queue = call.service.store.find(*where) if where is not None else None
     call.require_at(Action.CONFIGURE, where)
-    if queue is None or where is None or not delete_message(call.service, queue, where[1], transaction_id):
+    letter = None
+    if queue is not None and where is not None:
+        letter = await Stepwise().run(find_letter(queue, where[1], transaction_id))
+        queue = call.service.store.find(*where)  # it may have been deleted meanwhile
+    if (
+        queue is None
+        or where is None
+        or not delete_message(call.service, queue, where[1], transaction_id, letter)
+    ):
         text = "Message not found"
         return Reply(404, {"success": False, **ids, "message": text, "error": text})
     await call.durable()

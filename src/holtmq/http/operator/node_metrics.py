@@ -10,9 +10,7 @@ import resource
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -22,10 +20,11 @@ from holtmq.durations import Durations
 from holtmq.http.engine.context import NODE, Context
 from holtmq.http.engine.endpoints import MONITOR, Call, Endpoint, Reply, Stream
 from holtmq.http.management.runtime import cluster_name
+from holtmq.http.operator import standby_metrics
+from holtmq.http.operator.standby_metrics import TEXT, exposition
 from holtmq.http.operator.system import metrics as metrics_as_json
 from holtmq.http.operator.system import resident_bytes, total_memory
 
-_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ASKS_FOR_TEXT: Final = (b"text/plain", b"openmetrics-text")
 _PROTOCOL: Final = ("protocol",)
 _AMQP: Final = "amqp091"
@@ -155,7 +154,10 @@ class Node(Collector):
         for name, word in (("memory_used", "memory"), ("free_disk_space", "disk")):
             text = "1 while it blocks publishers"
             yield _gauge(f"rabbitmq_alarms_{name}_watermark", text, int(word in alarm))
-        yield _gauge("holtmq_standby", "1 while another node owns the log", 0)
+        yield standby_metrics.role(is_standby=False)
+        replica = context.replica()
+        yield from standby_metrics.standbys(() if replica is None else replica.peers)
+        yield standby_metrics.certificate_expiry(context.certificates(), context.clock())
         yield _gauge("holtmq_up", "1 when usable", int(context.health()[0]))
         yield _counter("holtmq_cpu_seconds", "CPU time", used.ru_utime + used.ru_stime)
         yield _histogram(
@@ -170,6 +172,7 @@ class Node(Collector):
             ("bytes_written", "Bytes written", stats.bytes_written),
             ("records", "Records written", stats.records),
             ("commits", "Group commits", stats.commits),
+            ("polled_commits", "Group commits that the event loop sent and awaited", stats.polled_commits),
             ("checkpoints", "Checkpoints", stats.checkpoints),
             ("checkpoint_failures", "Checkpoints that failed", stats.checkpoint_failures),
         ):
@@ -192,18 +195,18 @@ async def metrics(call: Call) -> object:
     accepted = call.request.headers.get(b"accept", b"")
     if not any(kind in accepted for kind in _ASKS_FOR_TEXT):
         return await metrics_as_json(call)
-    return Reply(200, _text(Node(call.context)), _TEXT)
+    return Reply(200, exposition(Node(call.context)), TEXT)
 
 
 async def per_object(call: Call) -> object:
     """The node's totals, and a row for every queue and group."""
-    return Stream(_per_object(call.context, call.now), _TEXT)
+    return Stream(_per_object(call.context, call.now), TEXT)
 
 
 async def _per_object(context: Context, now: float) -> AsyncGenerator[bytes, None]:
     from holtmq.http.operator.object_metrics import row_text  # it imports the dashboard, which imports this
 
-    yield _text(Node(context, "per-object"))
+    yield exposition(Node(context, "per-object"))
     async for piece in row_text(context, now):
         yield piece
 
@@ -225,12 +228,6 @@ def _info(name: str, text: str, **labels: str) -> Metric:
 def _histogram(name: str, text: str, durations: Durations) -> Metric:
     buckets = [(f"{bound:g}".replace("inf", "+Inf"), count) for bound, count in durations.cumulative()]
     return HistogramMetricFamily(name, text, buckets=buckets, sum_value=durations.total)
-
-
-def _text(collector: Collector) -> bytes:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    return generate_latest(registry)
 
 
 ENDPOINTS: Final = (

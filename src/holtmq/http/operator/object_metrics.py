@@ -9,7 +9,8 @@ from typing import Final
 
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.http.dashboard.api import dashboard_of
-from holtmq.http.dashboard.queue_columns import WorkColumns, held_since_ms, is_shown
+from holtmq.http.dashboard.holders import held_since_ms
+from holtmq.http.dashboard.queue_columns import WorkColumns, is_shown
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.stepwise import Stepwise
 
@@ -94,7 +95,7 @@ async def _read_work_queues(context: Context, now: float, families: RowFamilies,
             if not number % _LOOK_EVERY:
                 await stepwise.between()
             where = f'{in_vhost}{_escaped(queue.name)}"}} '
-            if queue.unacked and (since := held_since_ms(queue, others)) is not None:
+            if queue.unacked and (since := await held_since_ms(queue, others, stepwise)) is not None:
                 held(f"{held_name}{where}{max(0, now_ms - since) / 1000}\n")
             if not is_shown(queue):  # among others a partitioned queue, see below
                 continue

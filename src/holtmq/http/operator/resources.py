@@ -313,7 +313,7 @@ async def list_partitions(call: Call) -> object:
 
 async def clear_queue(call: Call) -> object:
     queue = queue_named(call.service, call.path["queue"])
-    count = clear(call.service, queue, call.query.optional("partition"))
+    count = await Stepwise().run(clear(call.service, queue, call.query.optional("partition")))
     await call.durable()
     return {"cleared": count}
 

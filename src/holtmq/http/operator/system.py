@@ -17,6 +17,7 @@ from holtmq import __version__
 from holtmq.auth.rights import PUBLIC
 from holtmq.http.engine.endpoints import ADMINISTER, MONITOR, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.wire import iso_ms
 
 _HOST: Final = socket.gethostname()
 # A container's limit of memory: control groups of version 2, then 1.
@@ -55,7 +56,12 @@ def _limits_of_service(call: Call) -> Iterator[str]:
         yield f"publishers are blocked: the broker is {alarm}"
     damaged = len(call.broker.flow.damage)
     if damaged:
-        yield f"{damaged} messages cannot be read and were set aside: see /api/v1/system/damaged"
+        what = (
+            "1 message cannot be read and was"
+            if damaged == 1
+            else f"{damaged} messages cannot be read and were"
+        )
+        yield f"{what} set aside: see /api/v1/system/damaged"
 
 
 async def ready(call: Call) -> object:
@@ -129,6 +135,7 @@ async def damaged(call: Call) -> object:
                 "position": row.position,
                 "size": row.size,
                 "reason": row.reason,
+                "foundAt": None if row.found_ms is None else iso_ms(row.found_ms * 1000),
                 "messages": 1,
             }
             for row in found.rows
@@ -142,6 +149,7 @@ async def damaged(call: Call) -> object:
                 "position": None,
                 "size": lost.size,
                 "reason": lost.reason,
+                "foundAt": None if lost.found_ms is None else iso_ms(lost.found_ms * 1000),
                 "messages": lost.messages,
             }
             for lost in found.lost

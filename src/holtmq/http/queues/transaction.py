@@ -30,7 +30,7 @@ from holtmq.http.extras.keyed import (
     check_answer,
     check_rights,
     lost_out,
-    read_operation,
+    read_operations,
     result_out,
     stores,
 )
@@ -125,7 +125,7 @@ class TransactionApi:
         now = self._clock()
         timer_operations = TimerOperations(self._service, request.subject, now)
         try:
-            ops = [read_operation(asked) for asked in incoming.kv or ()]
+            ops = read_operations(incoming.kv or ())
             for timer in incoming.timers or ():
                 timer_operations.add(timer)
         except KvRefused as refused:

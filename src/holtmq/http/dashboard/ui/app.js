@@ -88,7 +88,7 @@ function State() {
   const urgent = overview.value?.findingsTotal || 0;
   if (!connected.value) return html`<span class="bad">broker does not answer</span>`;
   if (!isMonitoring()) return null;
-  return html`<a href="#/overview">${urgent ? html`<span class="bad">${urgent} need attention</span>` : html`<span class="ok">all well</span>`}</a>`;
+  return html`<a href="#/overview">${urgent ? html`<span class="bad">${urgent} ${urgent === 1 ? "needs" : "need"} attention</span>` : html`<span class="ok">all well</span>`}</a>`;
 }
 
 const Nothing = () => html`<h1>Nothing to see</h1><p>The user <b>${session.value.user}</b> has no permission on any queue and no tag. An administrator can give the tag <code>monitoring</code>, <code>policymaker</code> or <code>management</code>, or permissions in a virtual host.</p>`;

@@ -43,7 +43,7 @@ export function Definitions() {
   };
   const sum = (field) => Object.values(diff.parts).reduce((total, part) => total + part[field], 0);
   const load = async () => {
-    const done = await confirmDanger({ title: `Import ${file.name}`, text: `${some(sum("added_count"), "object")} will be created and ${count(sum("changed_count"))} changed. Nothing is deleted; all or nothing is done.`, name: "import", action: "Import", run: () => post("/api/definitions", file.document) });
+    const done = await confirmDanger({ title: `Import ${file.name}`, text: `${some(sum("added_count"), "object")} will be created and ${count(sum("changed_count"))} changed. Nothing is deleted. If one part is refused, nothing is changed.`, name: "import", action: "Import", run: () => post("/api/definitions", file.document) });
     if (done) {
       setSaid("imported");
       setDiff(null);

@@ -17,6 +17,7 @@ export function linkOf(finding) {
   }
   if (finding.subject === "shovel") return "#/shovels";
   if (finding.subject === "query") return "#/pipeline";
+  if (finding.subject === "listener") return null;
   return "#/journal";
 }
 
@@ -26,7 +27,7 @@ const Holders = ({ who }) => html`<br /><span class="muted">${who.slice(0, 3).ma
 export function Findings({ findings, now, linked = true }) {
   if (!findings.length) return html`<p class="ok">Nothing needs attention.</p>`;
   return html`<ul class="findings">${findings.map((finding) => html`<li class=${finding.severity} key=${finding.rule + finding.vhost + finding.name}>
-    <span class="what">${linked ? html`<a href=${linkOf(finding)}><b>${finding.name}</b></a>` : html`<b>${finding.rule}</b>`}: ${finding.text}
+    <span class="what">${linked && linkOf(finding) ? html`<a href=${linkOf(finding)}><b>${finding.name}</b></a>` : html`<b>${linked ? finding.name : finding.rule}</b>`}: ${finding.text}
       ${finding.who?.length ? html`<${Holders} who=${finding.who} />` : null}</span>
     <span class="since">${finding.since ? html`for <time datetime=${new Date(finding.since).toISOString()} title=${moment(finding.since)}>${since(finding.since, now)}</time>` : "since: unknown"}</span>
   </li>`)}</ul>`;
@@ -36,6 +37,7 @@ const LABELS = {
   unread_seconds: "A queue without a reader, after (s)", oldest_seconds: "Oldest waiting message, over (s)", unacked_seconds: "Unacknowledged, over (s)",
   group_lag_seconds: "A group behind, over (s)", growing_messages: "Backlog grown in 5 minutes by", dead_letters: "Dead letters within 24 hours, from", standby_seconds: "A standby behind or silent, over (s)",
   paused_seconds: "A queue paused, bad after (s)", silent_seconds: "A Spark query silent, over (s)",
+  certificate_days: "A certificate ends within (days)", certificate_urgent_days: "A certificate ends, bad within (days)",
 };
 
 function Thresholds() {

@@ -39,7 +39,10 @@ export function Pipeline() {
   return html`<h1>Pipeline</h1><${Problem} error=${error} />
     <section class="panel" aria-label="Queries"><h2>Queries</h2>${data ? html`<${Table} label="Queries" columns=${columns} rows=${data.pipelines} keyOf=${(row) => row.query} empty="No query has reported. A session reports after holtmq.spark.report_to(spark, url); holt pipeline does it by itself." />` : html`<${Loading} />`}</section>
     <section class="panel" aria-label="Archives"><h2>Archive positions</h2><p class="muted">An archive mirrors its position as a consumer group; retention of read messages waits for it.</p>${archives.data && html`<${Table} label="Archives" columns=${positions} rows=${archives.data.rows.filter((row) => row.group.includes("archive"))} keyOf=${(row) => `${row.queue} ${row.group}`} empty="No archive has reported a position." />`}</section>
-    <section class="panel" aria-label="Jobs"><h2>Jobs</h2><p>Jobs run where Spark is; the broker sees what they report.</p><pre>holt pipeline list
-holt pipeline replay --help      # read an archive back into a queue
-holt pipeline redrive --help     # send dead letters back</pre></section>`;
+    <section class="panel" aria-label="Jobs"><h2>Jobs</h2><p>Jobs run where Spark is; the broker sees what they report.</p><pre># what they reported last
+holt pipeline list
+# read an archive back into a queue
+holt pipeline replay --help
+# send dead letters back
+holt pipeline redrive --help</pre></section>`;
 }

@@ -74,7 +74,7 @@ export function LimitsForm({ path, names, values, reload, label }) {
     reload();
     return "set";
   };
-  return html`<h2>Limits</h2><${Form} run=${save} action="Set" label=${label}>${names.map((name) => html`<${Field} label=${`${name} (empty: none)`}><input name=${name} type="number" min="-1" defaultValue=${values[name] ?? ""} /><//>`)}<//>`;
+  return html`<h2>Limits</h2><${Form} run=${save} action="Set" label=${label}>${names.map((name) => html`<${Field} label=${`${name} (empty: no limit)`}><input name=${name} type="number" min="-1" defaultValue=${values[name] ?? ""} /><//>`)}<//>`;
 }
 
 function One({ user, permissions, topics, reload, close }) {

@@ -5,6 +5,8 @@ import { brokerNow } from "./live.js";
 import uPlot from "../vendor/uplot.js";
 
 const HEIGHT = 190;
+const HALF_A_TIME = 30; // pixels: the last time of the axis is centred on its tick
+const WHOLE = Array.from({ length: 12 }, (_, zeros) => [1, 2, 5].map((digit) => digit * 10 ** zeros)).flat();
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // lines: [name, colour variable, values]. Values are drawn as they are.
@@ -20,9 +22,9 @@ function Lines({ lines, step, label, unit }) {
       const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
       plot.current?.destroy();
       plot.current = new uPlot(
-        { width: place.current.clientWidth || 320, height: HEIGHT, legend: { show: false }, cursor: { y: false },
-          axes: [{ ...axis, space: step === 1 ? 72 : 56, values: (_, ticks) => ticks.map((tick) => clock(tick * 1000, step === 1)) }, { ...axis, size: 66, values: (_, ticks) => ticks.map((tick) => `${count(tick)}${unit}`) }],
-          scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } },
+        { width: place.current.clientWidth || 320, height: HEIGHT, legend: { show: false }, cursor: { y: false }, padding: [null, HALF_A_TIME, null, null],
+          axes: [{ ...axis, space: step === 1 ? 72 : 56, values: (_, ticks) => ticks.map((tick) => clock(tick * 1000, step === 1)) }, { ...axis, ...(unit ? {} : { incrs: WHOLE }), size: 66, values: (_, ticks) => ticks.map((tick) => `${count(tick)}${unit}`) }],
+          scales: { y: { range: (_, low, high) => [0, Math.max((high || 0) * 1.05, 1)] } },
           series: [{}, ...lines.map(([name, variable]) => ({ label: name, stroke: colour(variable), width: 2, points: { show: false } }))] },
         plot.current ? plot.current.data : data, place.current);
     };
