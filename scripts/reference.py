@@ -91,6 +91,7 @@ def _metric(family: Metric | RowFamily) -> str:
         names = list(family.labels)
     else:
         names = list(dict.fromkeys(label for sample in family.samples for label in sample.labels))
+        names = names or list(getattr(family, "_labelnames", ()))  # without TLS or standbys: no sample
     labels = ", ".join(f"`{label}`" for label in names if label != "le")
     return f"| `{name}` | {family.type} | {labels} | {family.documentation} |"
 

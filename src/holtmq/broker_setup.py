@@ -6,6 +6,7 @@ Owns: which setting becomes which argument. Must not touch: starting and stoppin
 import logging
 import os
 import platform
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +24,9 @@ from holtmq.broker.work.paging import Spill
 from holtmq.config import Config, SyncMode
 from holtmq.http.operator.system import total_memory
 from holtmq.journal import Journal, JournalOptions
+
+if TYPE_CHECKING:
+    from holtmq.auth.tokens import TokenVerifier
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +59,15 @@ def make_partitioned(journal: Journal, config: Config) -> PartitionedService:
     if config.queue.encryption_key:
         service.store.cipher = Cipher(bytes.fromhex(str(config.queue.encryption_key)), os.urandom)
     return service
+
+
+def token_verifier(config: Config) -> "TokenVerifier | None":
+    """Checks bearer tokens; None if they are not enabled: its libraries are slow to load."""
+    if not config.auth.jwt_enabled:
+        return None
+    from holtmq.auth.tokens import TokenVerifier
+
+    return TokenVerifier(config.auth)
 
 
 def amqp_settings(config: Config) -> Settings:

@@ -4,7 +4,7 @@ Owns: converting live connections to rows. Must not touch: what either listener 
 ``amqp`` or ``http``, which do not import each other; the node connects them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
 from holtmq.amqp.channel import Channel
@@ -28,6 +28,7 @@ from holtmq.http.engine.clients import (
     HolderRow,
     PeerRow,
     QueueName,
+    Traffic,
 )
 
 
@@ -46,6 +47,19 @@ class AmqpClients:
         for protocol in list(self._server.connections):
             if protocol.connection.is_running:
                 yield _client_row(protocol)
+
+    def traffic(self, vhost: str) -> Iterator[Traffic]:
+        """What each connection sent and received, in no order."""
+        for protocol in list(self._server.connections):
+            connection = protocol.connection
+            if connection.is_running and connection.vhost.name == vhost:
+                confirmed = returned = dropped = 0
+                for channel in connection.channels.values():
+                    counted = channel.messages
+                    confirmed += counted.confirmed
+                    returned += counted.returned
+                    dropped += counted.dropped
+                yield Traffic(protocol.received_bytes, protocol.sent_bytes, confirmed, returned, dropped)
 
     def channels(self, vhost: str | None = None) -> Iterator[ChannelRow]:
         """Their channels."""
@@ -66,23 +80,24 @@ class AmqpClients:
         channels = [channel for _, channel in sorted(protocol.connection.channels.items())]
         return [_consumer_row(protocol, one) for channel in channels for one in channel.consumers.values()]
 
-    def consumers_of(self, vhost: str, queue: str) -> list[ConsumerRow]:
+    def consumers_of(self, vhost: str, queue: str) -> Iterator[ConsumerRow]:
         """The consumers of one queue."""
         home = self._server.broker.vhosts.get(vhost)
         found = home.queues.get(queue) if home is not None else None
-        rows: list[ConsumerRow] = []
         for one in list(found.consumers) if found is not None else ():
             if isinstance(one, Consumer) and isinstance(one.channel.connection.hooks, AmqpProtocol):
-                rows.append(_consumer_row(one.channel.connection.hooks, one))
-        return rows
+                yield _consumer_row(one.channel.connection.hooks, one)
 
     def other_holders_of(self, vhost: str, queue: str) -> list[HolderRow]:
         """Those that hold messages of one queue and are none of its consumers."""
         broker = self._server.broker
         home = broker.vhosts.get(vhost)
         found = home.queues.get(queue) if home is not None else None
-        rows = [] if found is None else map(_holder_row, broker.other_holders.of(found.id))
-        return [row for row in rows if row is not None]
+        return [] if found is None else self.holders(broker.other_holders.of(found.id))
+
+    def holders(self, holders: Iterable[Holder]) -> list[HolderRow]:
+        """Rows of those that hold messages."""
+        return [row for row in map(_holder_row, holders) if row is not None]
 
     def counts(self) -> tuple[int, int]:
         """How many connections and channels there are."""
@@ -289,8 +304,11 @@ def _holder_row(holder: Holder) -> HolderRow | None:
     if not isinstance(protocol, AmqpProtocol):
         return None
     host, port = _address(protocol, "peername")
+    kind = "get"
+    if isinstance(holder, Consumer):
+        kind = "consumer" if channel.consumers.get(holder.tag) is holder else "cancelled"
     return HolderRow(
-        kind="cancelled" if isinstance(holder, Consumer) else "get",
+        kind=kind,
         consumer=holder.tag if isinstance(holder, Consumer) else "",
         connection=_name(protocol),
         channel=channel.number,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from holtmq import address_file, start_checks
 from holtmq.amqp.connection import Connection
 from holtmq.amqp.server import AmqpServer, Limits
-from holtmq.auth.tokens import TokenVerifier
 from holtmq.broker.broker import Broker
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
@@ -28,12 +27,14 @@ from holtmq.broker_setup import (
     log_lost,
     make_broker,
     make_partitioned,
+    token_verifier,
 )
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config
 from holtmq.descriptors import affordable_sockets
 from holtmq.first_start import put_defaults
 from holtmq.heap import FreedMemory
+from holtmq.http.dashboard.thresholds import Thresholds, stored_thresholds
 from holtmq.http.engine.authentication import RequestAuthenticator
 from holtmq.http.engine.context import NODE, Context, ReplicaState
 from holtmq.http.engine.history import History
@@ -49,7 +50,7 @@ from holtmq.journal import (
 )
 from holtmq.journal.disk import Disk
 from holtmq.journal.spill_file import SpillFile
-from holtmq.listeners import Listeners, tls_context
+from holtmq.listeners import Listeners
 from holtmq.loop_watch import LoopWatch
 from holtmq.password_upgrades import PasswordUpgrades
 from holtmq.replica_life import ReplicaLife
@@ -57,6 +58,7 @@ from holtmq.shovel.destination import Inside
 from holtmq.shovel.shovels import ShovelService
 from holtmq.turn_scheduler import TurnScheduler, all_appended_is_durable
 from holtmq.upkeep.alarms import LOW_ON_DISK, Alarms
+from holtmq.upkeep.certificates import CertificateEnds
 from holtmq.upkeep.checkpoints import Checkpoints
 from holtmq.upkeep.dedup_memory import DedupMemory
 from holtmq.upkeep.retention import Retention
@@ -84,7 +86,7 @@ class Node:
         disk: Disk | None = None,
         freed: FreedMemory | None = None,
     ) -> None:
-        self._verifier = TokenVerifier(config.auth) if config.auth.jwt_enabled else None
+        self._verifier = token_verifier(config)
         self.config = config
         self._freed = freed
         self.clock = clock
@@ -96,6 +98,7 @@ class Node:
         self.sampler: Sampler
         self.scheduler: TurnScheduler
         self.alarms: Alarms
+        self.certificate_ends = CertificateEnds(self.listeners.certificates, self._thresholds, clock)
         self.checkpoints: Checkpoints
         self.scrubber: Scrubber
         self.amqp: AmqpServer
@@ -130,7 +133,9 @@ class Node:
             if self.disk is None:
                 start_checks.make_private(self.config.data.dir)
             options = journal_options(self.config)
-            self.replica = ReplicaLife(self.config, options, self.disk, self.scheduler.defer_commit)
+            self.replica = ReplicaLife(
+                self.config, options, self.disk, self.scheduler.defer_commit, lambda: self.scheduler.flush()
+            )
             await self._own_log(self.replica)
         else:
             self._open_broker()
@@ -173,6 +178,7 @@ class Node:
             address_file.write(self.config.data.dir, [(one.protocol, one.host, one.port) for one in found])
         self.loop_watch.start(self._loop)
         self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
+        self.certificate_ends.report()
         if self.config.journal.scrub_bytes_per_second and self._has_folder:
             pace = self.config.journal.scrub_bytes_per_second
             self._scrubbing = asyncio.create_task(self.scrubber.run(pace), name="scrubber")
@@ -232,6 +238,7 @@ class Node:
         self.partitioned = make_partitioned(journal, self.config)
         self.sampler = Sampler(int(self.clock()))
         self._streams = self.broker.attach(self.partitioned)
+        self.broker.flow.damage.now_ms = lambda: int(self.clock() * 1000)
         self.broker.flow.damage.on_found = log_damage
         self.broker.flow.damage.on_lost = log_lost
         self.scheduler.attach(self.broker.flow, self.partitioned)
@@ -261,8 +268,10 @@ class Node:
         return Fold(self.broker, self.partitioned.store)
 
     async def _own_log(self, replica: ReplicaLife) -> None:
-        fold = await replica.own(self._begin_fold, tls_context)
+        fold = await replica.own(self._begin_fold, self.listeners)
         self.listeners.ports.update(replica.ports)
+        if self.listeners.certificates():
+            self.listeners.reload()  # the files may have been renewed while it was a standby
         self.scheduler.refresh_clock()
         self.recovered_records = fold.finish()
         self._complete_broker()
@@ -310,8 +319,12 @@ class Node:
             self._replica_state,
             None if self.replica is None else self.replica.hand_over,
             alarm_since=lambda: self.alarms.since,
+            certificates=self.listeners.certificates,
             watch_range=None if self.tracing is None else self.tracing.watch_range,
         )
+
+    def _thresholds(self) -> Thresholds:
+        return Thresholds() if self._housekeeper is None else stored_thresholds(self.broker)
 
     def _replica_state(self) -> ReplicaState | None:
         replica = self.replica
@@ -330,6 +343,11 @@ class Node:
         if self.replica is not None:
             self.replica.stop_waiting()
 
+    def reload(self) -> None:
+        """Read the certificates again; say which of the new ones end soon."""
+        self.listeners.reload()
+        self.certificate_ends.report()
+
     async def stop(self, grace: float = 3.0) -> None:
         """Stop accepting, flush, sync, close. Clients have ``grace`` seconds to answer the close."""
         if self._stopping:
@@ -344,6 +362,8 @@ class Node:
         self.scheduler.stop()
         self.loop_watch.stop()
         await self._password_upgrades.stop()
+        if self.journal.failed is None:
+            self.broker.long_changes.complete()
         self.broker.flow.complete()
         self.partitioned.record_deliveries()
         if self._has_folder:
@@ -366,6 +386,7 @@ class Node:
             if self.replica is not None:
                 self._watch_replica(self.replica)
             self.alarms.check()
+            self.certificate_ends.report_if_due()
             self.checkpoint_if_due()
             self.scheduler.tick_if_late()
             await self._dedup_memory.keep()

@@ -49,7 +49,7 @@ async def _serve(config: Config, freed: FreedMemory) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, node.listeners.reload)
+    loop.add_signal_handler(signal.SIGHUP, node.reload)
     starting = asyncio.create_task(node.start(), name="start")
     stopped = asyncio.create_task(stop.wait(), name="stop")
     await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -4,7 +4,7 @@ import pytest
 
 from holtmq.auth.permissions import Access, Action, Permissions
 from holtmq.auth.rights import Identity, Right, RightMissing, of_role
-from holtmq.auth.tokens import Role
+from holtmq.auth.roles import Role
 from holtmq.auth.users import UserStore, Vhost
 
 NOTHING = Permissions("", "", "")

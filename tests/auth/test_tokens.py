@@ -11,8 +11,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from holtmq.auth.roles import Bearer, Role, TokenRefused
 from holtmq.auth.token_keys import BadKey
-from holtmq.auth.tokens import Bearer, Role, TokenRefused, TokenVerifier
+from holtmq.auth.tokens import TokenVerifier
 from holtmq.config import Auth, JwtAlgorithm, Secret
 
 NOW: Final = 1_800_000_000.0

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from holtmq.auth.permissions import FULL_ACCESS, Action, Permissions
 from holtmq.auth.rights import of_role
-from holtmq.auth.tokens import Role
+from holtmq.auth.roles import Role
 from holtmq.auth.users import ADMINISTRATOR, Grant, Snapshot, User, UserStore, Vhost, defaults
 
 

@@ -1,6 +1,8 @@
 """The dashboard while something goes wrong: sessions that end, a broker that restarts, a slow network."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pika
@@ -65,6 +67,40 @@ def test_a_restart_of_the_broker_is_noticed_and_ends_the_session(browser: Browse
 
         expect(page.get_by_role("heading", name="Segments")).to_be_visible()
         expect(page.get_by_text("all well")).to_be_visible()
+        context.close()
+
+
+def test_messages_that_cannot_be_read_are_listed(browser: Browser, tmp_path: Path) -> None:
+    with TestBroker(tmp_path / "data") as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("hurt", durable=True)
+        channel.basic_publish("", "hurt", b"a body to find", pika.BasicProperties(delivery_mode=2))
+        connection.close()
+        broker.call(lambda node: node.checkpoints.make())
+        broker.stop()
+        (file,) = (one for one in (tmp_path / "data").glob("*.seg") if b"a body to find" in one.read_bytes())
+        file.write_bytes(file.read_bytes().replace(b"a body to find", b"a body to fin_"))
+        broker.start()
+        add_user(broker, "eva")
+        connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+        assert connection.channel().basic_get("hurt")[0] is None
+        connection.close()
+        context = browser.new_context()
+        login = {"user": "eva", "password": "secret"}
+        assert context.request.post(f"{broker.http_url}/api/v1/session", data=login).ok
+        page = context.new_page()
+
+        page.goto(broker.http_url)
+        finding = page.get_by_role("listitem").filter(has_text="1 message cannot be read and is set aside")
+        finding.get_by_role("link").click()
+
+        expect(page.get_by_role("heading", name="Set aside")).to_be_visible()
+        (row,) = rows_of(page, "Set aside").all()
+        expect(row).to_contain_text("hurt")
+        expect(row).to_contain_text("checksum")
+        expect(row).to_contain_text(re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d"))  # when it was found
         context.close()
 
 

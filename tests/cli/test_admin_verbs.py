@@ -177,10 +177,11 @@ def test_a_connection_is_closed_by_its_clients_name_unless_several_have_it(
         connection.close()
 
 
-def test_stuck_names_the_consumer_and_ends_with_status_1(broker: TestBroker, holt: Holt) -> None:
+@pytest.mark.parametrize("client", ["billing", ""])
+def test_stuck_names_the_consumer_and_ends_with_status_1(broker: TestBroker, holt: Holt, client: str) -> None:
     assert holt("stuck").output == "Nothing needs attention.\n"
     parameters = pika.URLParameters(broker.amqp_url)
-    parameters.client_properties = {"connection_name": "billing"}
+    parameters.client_properties = {"connection_name": client} if client else {}
     connection = pika.BlockingConnection(parameters)
     channel = connection.channel()
     channel.queue_declare("orders")
@@ -191,11 +192,16 @@ def test_stuck_names_the_consumer_and_ends_with_status_1(broker: TestBroker, hol
 
     found = holt("stuck")
     listed = rows(holt("consumer", "list", "--json"))
-    connection.close()
+    holder = found.output.splitlines()[1]
+    closed = holt("connection", "close", holder.rpartition("; connection ")[2])
 
     assert found.exit_code == 1
-    assert "orders: billing at 127.0.0.1:" in found.output
-    assert "consumer worker, 1 unacked since" in found.output
+    assert f"orders: {client or 'consumer worker'} at 127.0.0.1:" in found.output
+    assert holder.startswith(f"      {client or 'a client without a name'}: user guest, 127.0.0.1:")
+    assert "consumer worker, 1 unacked since" in holder
+    assert closed.exit_code == 0, closed.output
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker):
+        connection.process_data_events(60)
     assert (listed[0]["consumer"], listed[0]["unacked"]) == ("worker", 1)
 
 

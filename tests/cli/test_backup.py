@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -321,8 +322,43 @@ def test_what_cannot_be_done_is_said_in_plain_words(broker: TestBroker, tmp_path
     early = holt(None, "restore", place, tmp_path / "x", "--at", "2001-01-01T00:00:00Z")
     assert "every backup is newer" in early.output
     done(holt(None, "restore", place, tmp_path / "x", "--at", "2099-01-01T00:00:00Z"))
-    with TestBroker() as in_use:
-        assert "does not use" in holt(in_use, "backup", place, "--data-dir", tmp_path / "x").output
+    other = holt(None, "backup", tmp_path / "c", "--data-dir", tmp_path / "full")
+    assert other.exit_code == 1
+    assert "is not a broker's data folder: it has no journal" in other.output
+
+
+def test_a_stopped_folder_is_backed_up_while_another_broker_runs(tmp_path: Path) -> None:
+    with TestBroker(tmp_path / "stopped") as stopped:
+        publish(stopped, "q", b"of the stopped one")
+        there = state(stopped)
+    with TestBroker(tmp_path / "running") as running:
+        publish(running, "q", b"of the running one")
+        text = done(holt(running, "backup", tmp_path / "b", "--data-dir", tmp_path / "stopped"))
+        assert f"of {tmp_path / 'stopped'}, which no broker has open" in text
+        text = done(holt(running, "backup", tmp_path / "c", "--data-dir", tmp_path / "running"))
+        assert "which no broker has open" not in text
+        now = state(running)
+    done(holt(None, "restore", tmp_path / "b", tmp_path / "again"))
+    assert restored(tmp_path / "again") == there
+    done(holt(None, "restore", tmp_path / "c", tmp_path / "and-again"))
+    assert restored(tmp_path / "and-again") == now
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Etc/GMT-5", "Etc/GMT+7"])
+def test_the_time_that_a_list_of_backups_shows_restores_that_backup(
+    broker: TestBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    publish(broker, "q", b"1")
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        made = json.loads(done(holt(broker, "backup", tmp_path / "b", "--json")))["name"]
+        day, clock = done(holt(None, "backup", tmp_path / "b", "--list")).splitlines()[1].split()[1:3]
+        restored_one = done(holt(None, "restore", tmp_path / "b", tmp_path / "x", "--at", f"{day} {clock}"))
+        assert restored_one.startswith(f"Backup {made} restored")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_repaired_folder_is_backed_up_and_restored_as_it_is_after_the_repair(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -44,11 +45,33 @@ def test_version_names_the_product_and_its_parts() -> None:
     assert holt("version").output.startswith(f"HoltMQ {__version__}\n")
 
 
-def test_help_lists_every_verb_with_a_line_about_it() -> None:
-    lines = holt("--help").output.split("Commands:")[1].splitlines()
+def test_help_lists_every_verb_with_one_line_about_it() -> None:
+    lines = holt("--help").output.split("Commands:\n")[1].split("\n\n")[0].splitlines()
 
-    described = {words[0] for line in lines if len(words := line.split(maxsplit=1)) == 2}
-    assert {"serve", "config", "journal", "version"} <= described
+    described = [words[0] for line in lines if len(words := line.split(maxsplit=1)) == 2]
+    assert described == main.list_commands(click.Context(main))
+    assert len(described) == len(lines)  # no text is wrapped
+    assert {"serve", "config", "journal", "version"} <= set(described)
+
+
+def test_every_listed_verb_can_be_loaded() -> None:
+    context = click.Context(main)
+
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+
+
+def test_a_shell_completes_verbs_and_what_follows_them() -> None:
+    def completed(words: str, at: int) -> list[str]:
+        env = {"_HOLT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
+        lines = CliRunner().invoke(main, prog_name="holt", env=env).output.split()
+        return [line.removeprefix("plain,") for line in lines]
+
+    assert completed("holt s", 1) == ["serve", "stuck", "shovel"]
+    assert "move" in completed("holt queue m", 2)
+    assert "--help" in completed("holt --", 1)
 
 
 def test_an_unknown_verb_is_refused() -> None:
@@ -139,14 +162,37 @@ def test_the_welcome_names_every_listener() -> None:
     assert "https://127.0.0.1:6633/health" in secure
 
 
-def test_the_command_does_not_import_the_broker_before_it_has_to() -> None:
-    code = (
-        "import sys, holtmq.cli.serve; print([m for m in sys.modules if m.split('.')[0] in "
-        "('uvloop', 'httptools', 're2', 'asyncio', 'cryptography', 'argon2', 'jwt', 'rich')])"
-    )
-
+def modules_after(code: str) -> set[str]:
+    """What a fresh interpreter has imported after these statements."""
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
+        [sys.executable, "-c", f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
+    )
+    return set(done.stderr.split())
+
+
+def test_the_command_does_not_import_the_broker_before_it_has_to() -> None:
+    loaded = {name.split(".")[0] for name in modules_after("import holtmq.cli.serve")}
+
+    assert not loaded & {"uvloop", "httptools", "re2", "asyncio", "cryptography", "argon2", "jwt", "rich"}
+
+
+def test_help_and_completion_import_no_verb() -> None:
+    asked = (
+        "from holtmq.cli import main",
+        "main(['--help'], standalone_mode=False)",
+        "main.shell_complete(main.make_context('holt', [], resilient_parsing=True), '')",
     )
 
-    assert done.stdout == "[]\n"
+    ours = {name for name in modules_after("\n".join(asked)) if name.startswith("holtmq")}
+
+    assert ours == {"holtmq", "holtmq.cli", "holtmq.cli.endings"}
+
+
+def test_a_broker_without_tls_tokens_and_encryption_does_not_import_what_they_need() -> None:
+    loaded = modules_after("import holtmq.process, holtmq.node")
+
+    assert not loaded & {"cryptography", "cryptography.x509", "jwt", "email.policy"}

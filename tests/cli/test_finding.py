@@ -95,7 +95,7 @@ def test_a_certificate_is_verified_and_its_trouble_is_named(tmp_path: Path) -> N
         for wrong in (["--tls-ca", other.authority], []):
             result = holt("queue", "list", "--url", url, *wrong)
             assert result.exit_code == 1
-            assert "its certificate is not to be trusted" in result.output
+            assert "its certificate is not trusted" in result.output
             assert "no broker answers" not in result.output
         plain = holt("queue", "list", "--url", f"https://127.0.0.1:{broker.http_port}")
         assert "not with TLS" in plain.output

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holtmq.client import Backoff
-from holtmq.client.retrying import Rotation, read_retry_after
+from holtmq.client.retrying import Rotation, default_backoff, read_retry_after
+from holtmq.config import Config
 
 DICE = st.floats(0, 1)
 
@@ -28,6 +29,14 @@ def test_waits_double_up_to_the_longest_and_half_of_each_is_chance(failures: int
 @given(asked=st.floats(0, 300), failures=st.integers(1, 20), dice=DICE)
 def test_what_the_broker_asks_for_is_never_cut_short(asked: float, failures: int, dice: float) -> None:
     assert Backoff().delay(failures, dice, asked) >= asked
+
+
+def test_a_client_that_knows_two_brokers_outlasts_a_takeover() -> None:
+    backoff = default_backoff(2)
+
+    shortest = sum(backoff.delay(failures, 0.0) for failures in range(1, backoff.tries))
+
+    assert shortest > 3 * (Config().journal.takeover_after + 1)  # three times: machines are busy
 
 
 def test_a_broker_cannot_silence_a_client_for_longer_than_five_minutes() -> None:

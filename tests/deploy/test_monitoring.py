@@ -1,6 +1,7 @@
 """The Grafana board and the alert rules use only what a broker under traffic really exposes."""
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +15,13 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from holtmq.config import Config
+from certificates import Certificates
+from holtmq.broker_setup import journal_options
+from holtmq.config import Config, Http
 from holtmq.config.settings import Data
+from holtmq.journal.replica.view import Peer
+from holtmq.node import Node
+from holtmq.replica_life import ReplicaLife
 from holtmq.testing import TestBroker
 
 pytestmark = pytest.mark.xdist_group("monitoring")  # one broker for all
@@ -71,7 +77,8 @@ def read(text: str) -> Scraped:
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scraped]]:
     """Both paths of a broker whose queues, groups and dead letters are all in use."""
     folder = tmp_path_factory.mktemp("data")  # whose free space the node reports
-    config = Config(data=Data(dir=folder))
+    cert, key = Certificates(folder).issue("broker")
+    config = Config(data=Data(dir=folder), http=Http(tls_cert=cert, tls_key=key, tls_port=0))
     with TestBroker(config=config) as broker, httpx.Client(base_url=broker.http_url) as http:
         connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
         channel = connection.channel()
@@ -96,6 +103,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scra
         http.get("/api/v1/pop/queue/log", params={"consumerGroup": "g"}).raise_for_status()
         broker.clock.advance(90)
         broker.call(lambda node: node.sample_figures())
+        broker.call(with_a_standby)
         texts = {}
         for path in ("/metrics", "/metrics/per-object"):
             answer = http.get(path, headers={"accept": "text/plain;version=0.0.4"})
@@ -103,6 +111,15 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scra
             texts[path] = read(answer.text)
         yield texts
         connection.close()
+
+
+def with_a_standby(node: Node) -> None:
+    """As if another node had reported: real ones are in ``tests/replica``."""
+    node.replica = ReplicaLife(
+        node.config, journal_options(node.config), None, node.scheduler.defer_commit, node.amqp.flush
+    )
+    node.replica.view.answered_at = math.inf
+    node.replica.view.peers = (Peer("two", "standby", "amqp://two", 0, 0.0, 0.5),)
 
 
 def expressions() -> Iterator[tuple[str, str]]:

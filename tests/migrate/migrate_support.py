@@ -13,13 +13,13 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import pika
-import pika.exceptions
-
+import amqp
 from ports import free_port
 
 DEADLINE = 300.0  # seconds; reached only by a test that would fail anyhow
+PATIENCE = 10.0  # seconds for an answer of RabbitMQ, until the producer connects again
 
 
 class NewBroker:
@@ -72,36 +72,39 @@ class NewBroker:
 
 
 class Producer(threading.Thread):
-    """Publishes with confirms until it is told to stop, whatever happens to the broker."""
+    """Publishes with confirms until it is told to stop, whatever happens to the broker.
+
+    A RabbitMQ that has just started may answer heartbeats and owe a confirm forever. So each wait has an end,
+    which pika's blocking channel does not offer.
+    """
 
     def __init__(self, url: str, exchange: str, key: str) -> None:
         super().__init__(name="producer", daemon=True)
         self._exchange, self._key = exchange, key
-        self._parameters = pika.URLParameters(url)
-        self._parameters.heartbeat = 5  # a connection that hangs is replaced
-        self._parameters.blocked_connection_timeout = 10
+        self._host = urlsplit(url).netloc.rpartition("@")[2]
         self._stop_it = threading.Event()
         self.confirmed: set[str] = set()
         self.sent: set[str] = set()
 
     def run(self) -> None:
-        number = 0
         while not self._stop_it.is_set():
             try:
-                connection = pika.BlockingConnection(self._parameters)
-                channel = connection.channel()
-                channel.confirm_delivery()
-                while not self._stop_it.is_set():
-                    name = f"live-{number}"
-                    number += 1
-                    self.sent.add(name)
-                    sent = pika.BasicProperties(delivery_mode=2, message_id=name, headers={"n": number})
-                    channel.basic_publish(self._exchange, self._key, name.encode(), sent, mandatory=True)
-                    self.confirmed.add(name)
-                    self._stop_it.wait(0.05)
-                connection.close()
-            except (pika.exceptions.AMQPError, OSError):
+                with amqp.Connection(
+                    self._host, confirm_publish=True, connect_timeout=PATIENCE, read_timeout=PATIENCE
+                ) as connection:
+                    self._publish(connection.channel())
+            except (amqp.AMQPError, OSError):
                 self._stop_it.wait(0.2)
+
+    def _publish(self, channel: amqp.Channel) -> None:
+        while not self._stop_it.is_set():
+            number = len(self.sent)
+            name = f"live-{number}"
+            self.sent.add(name)
+            sent = amqp.Message(name, delivery_mode=2, message_id=name, application_headers={"n": number + 1})
+            channel.basic_publish(sent, self._exchange, self._key, mandatory=True, confirm_timeout=PATIENCE)
+            self.confirmed.add(name)
+            self._stop_it.wait(0.05)
 
     def finish(self) -> None:
         self._stop_it.set()

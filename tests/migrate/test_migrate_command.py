@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from shovel_support import Operator
 
 from holtmq.cli import main
+from holtmq.cli.migrate.moving import Begun, Line, Moving
 from holtmq.testing import TestBroker
 
 Migrate = Callable[..., Result]
@@ -223,3 +224,25 @@ def test_the_plan_names_auto_delete_and_exclusive_queues(
     new = Operator(target.http_url, target.amqp_url)
     assert new.messages("brief") == 0
     new.close()
+
+
+def test_the_account_counts_what_was_still_on_the_way_when_the_old_queue_was_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved = iter((1336, 1500))
+
+    def account(_: Moving, begun: Begun) -> tuple[list[Line], int]:
+        return [Line("/", "log", 1500, next(moved), 0, 0, 1500, "running", None, 0)], 0
+
+    monkeypatch.setattr(Moving, "account", account)
+    monkeypatch.setattr(Moving, "_pending", lambda _: 0)
+    shown: list[int] = []
+
+    lines = Moving.__new__(Moving).wait(
+        Begun("amqp://old", [], [("/", "log", 1500)]),
+        alone=False,
+        on_progress=lambda lines, _: shown.append(lines[0].moved),
+    )
+
+    assert [line.moved for line in lines] == [1500]
+    assert shown == [1336, 1500]

@@ -10,7 +10,7 @@ from typing import Final
 
 from holtmq.auth.login import refuse_from_outside
 from holtmq.auth.rights import Identity, PlaceOf, RightMissing, of_role, of_scopes, of_user
-from holtmq.auth.tokens import Bearer
+from holtmq.auth.roles import Bearer
 from holtmq.auth.users import UserStore
 
 _TOKEN: Final = re.compile(r"eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Final
 
 from holtmq.auth.permissions import FULL_ACCESS, Access, Action, Permissions
+from holtmq.auth.roles import Role
 from holtmq.auth.scopes import Scopes
-from holtmq.auth.tokens import Role
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_VHOST, User, UserStore
 
 MONITORING: Final = "monitoring"

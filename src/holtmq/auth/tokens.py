@@ -9,12 +9,12 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
 import jwt
 
-from holtmq.auth.scopes import NO_SCOPES, OWN_PREFIX, Scopes, read_aliases, read_scopes
+from holtmq.auth.roles import Bearer, Role, TokenRefused
+from holtmq.auth.scopes import OWN_PREFIX, read_aliases, read_scopes
 from holtmq.auth.token_keys import (
     PUBLIC_ALGORITHMS,
     FetchedKeys,
@@ -44,30 +44,8 @@ _SIGNATURE_ONLY: Final[dict[str, bool | list[str]]] = {
 }
 
 
-class Role(IntEnum):
-    """What a token may do; each role includes the ones below it."""
-
-    READ_ONLY = 1
-    READ_WRITE = 2
-    ADMIN = 3
-
-
-class TokenRefused(Exception):
-    """The request has no valid token (HTTP 401); the API contract defines the text."""
-
-
 class _UnknownKey(TokenRefused):
     """No known key matches; a newly fetched key set may have it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bearer:
-    """What a valid token says about its sender."""
-
-    subject: str | None
-    role: Role | None = None  # None: the token is valid but grants nothing by itself
-    expires_at: float | None = None  # when the token must be verified again; None: never
-    scopes: Scopes = NO_SCOPES
 
 
 @dataclass(frozen=True, slots=True)

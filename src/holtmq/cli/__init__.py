@@ -1,43 +1,55 @@
 """The ``holt`` command.
 
-Owns: the list of verbs and the module of each. A verb's module is imported when the verb is used, so that
-``holt serve`` does not load the others.
+Owns: the list of verbs, with the module and a line about each. A verb's module is imported when the verb is
+used: ``holt serve`` does not load the others, and ``--help`` and shell completion load none.
 """
 
 import importlib
+from typing import Final, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from holtmq import __version__
 from holtmq.cli.endings import PlainEndings
 
-_VERBS = {
-    "serve": "holtmq.cli.serve:serve",
-    "health": "holtmq.cli.health:health",
-    "stuck": "holtmq.cli.attention:stuck",
-    "top": "holtmq.cli.attention:top",
-    "config": "holtmq.cli.show_config:config",
-    "user": "holtmq.cli.users:user",
-    "vhost": "holtmq.cli.users:vhost",
-    "permission": "holtmq.cli.users:permission",
-    "policy": "holtmq.cli.queues:policy",
-    "queue": "holtmq.cli.queues:queue",
-    "delayed": "holtmq.cli.delayed:delayed",
-    "dead-letters": "holtmq.cli.dead_letters:dead_letters",
-    "job": "holtmq.cli.jobs:job",
-    "exchange": "holtmq.cli.clients:exchange",
-    "connection": "holtmq.cli.clients:connection",
-    "consumer": "holtmq.cli.clients:consumer",
-    "migrate": "holtmq.cli.migrate:migrate",
-    "shovel": "holtmq.cli.shovels:shovel",
-    "journal": "holtmq.cli.journal:journal",
-    "backup": "holtmq.cli.backup:backup",
-    "restore": "holtmq.cli.backup:restore",
-    "cluster": "holtmq.cli.cluster:cluster",
-    "bench": "holtmq.cli.bench:bench",
-    "pipeline": "holtmq.cli.pipeline:pipeline",
-    "verify": "holtmq.cli.verify:verify",
-    "version": "holtmq.cli.version:version",
+
+class Verb(NamedTuple):
+    """A command that is not imported yet."""
+
+    where: str  # module:attribute
+    about: str  # one line of ``holt --help``
+
+
+_VERBS: Final = {
+    "serve": Verb("holtmq.cli.serve:serve", "Run a broker in the foreground"),
+    "health": Verb("holtmq.cli.health:health", "Tell whether a broker is healthy"),
+    "stuck": Verb("holtmq.cli.attention:stuck", "List what needs attention, since when, and who has it"),
+    "top": Verb("holtmq.cli.attention:top", "Show the busiest queues, refreshed until Ctrl-C"),
+    "config": Verb("holtmq.cli.show_config:config", "Print the effective settings and where each comes from"),
+    "user": Verb("holtmq.cli.users:user", "Add, change and remove users"),
+    "vhost": Verb("holtmq.cli.users:vhost", "Add and remove vhosts"),
+    "permission": Verb("holtmq.cli.users:permission", "Set, list and remove permissions of users in a vhost"),
+    "policy": Verb("holtmq.cli.queues:policy", "Set options of queues and exchanges by a pattern of names"),
+    "queue": Verb("holtmq.cli.queues:queue", "List, pause, empty and delete queues; peek, move, copy"),
+    "delayed": Verb("holtmq.cli.delayed:delayed", "List, deliver and cancel delayed messages"),
+    "dead-letters": Verb(
+        "holtmq.cli.dead_letters:dead_letters", "List dead letters by error; redrive, discard, export them"
+    ),
+    "job": Verb("holtmq.cli.jobs:job", "Watch, cancel and resume moves, copies, purges, redrives"),
+    "exchange": Verb("holtmq.cli.clients:exchange", "Show where an exchange routes messages"),
+    "connection": Verb("holtmq.cli.clients:connection", "List client connections, and close them"),
+    "consumer": Verb("holtmq.cli.clients:consumer", "List the consumers of queues, and cancel them"),
+    "migrate": Verb("holtmq.cli.migrate:migrate", "Move from a RabbitMQ to this broker while both run"),
+    "shovel": Verb("holtmq.cli.shovels:shovel", "Move messages between brokers: list, set, delete, restart"),
+    "journal": Verb("holtmq.cli.journal:journal", "Inspect and repair a journal folder"),
+    "backup": Verb("holtmq.cli.backup:backup", "Back up a broker's data to a folder or a bucket"),
+    "restore": Verb("holtmq.cli.backup:restore", "Restore a backup into an empty folder, verified"),
+    "cluster": Verb("holtmq.cli.cluster:cluster", "Show which node owns a shared log; hand it over"),
+    "bench": Verb("holtmq.cli.bench:bench", "Measure brokers: rates, CPU per message, latency, memory"),
+    "pipeline": Verb("holtmq.cli.pipeline:pipeline", "Queues as streams and tables, on Apache Spark"),
+    "verify": Verb("holtmq.cli.verify:verify", "Prove durability on your own disk"),
+    "version": Verb("holtmq.cli.version:version", "Print the versions of HoltMQ and of what it runs on"),
 }
 
 
@@ -52,10 +64,24 @@ class LazyVerbs(PlainEndings):
         """Import and return the verb; None when no verb has that name."""
         if cmd_name not in _VERBS:
             return None
-        module, _, attribute = _VERBS[cmd_name].partition(":")
+        module, _, attribute = _VERBS[cmd_name].where.partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs for ``--help``."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.about) for name, verb in _VERBS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The verbs that begin so, then what click offers for any command: its options."""
+        verbs = [
+            CompletionItem(name, help=verb.about)
+            for name, verb in _VERBS.items()
+            if name.startswith(incomplete)
+        ]
+        return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
 
 @click.group(

@@ -79,7 +79,7 @@ class QueuesAnswer(msgspec.Struct, frozen=True):
 def stuck(target: Target, as_json: bool) -> None:
     """List what needs attention, since when, and which client holds it.
 
-    Exit status 0: nothing does; 1: something does; 2: this could not be found out.
+    Exit status 0: nothing does; 1: something does; 2: the broker could not be asked.
     """
     try:
         answer = target.api().get(AttentionAnswer, "v1", "dashboard", "attention")
@@ -145,14 +145,14 @@ def top(target: Target, every: float, once: bool, sort: str, as_json: bool) -> N
 
 
 def _holder(who: HolderRow) -> str:
-    name = who.client or who.consumer or who.connection
+    name = who.client or "a client without a name"
     how = {
         "get": f"basic.get on channel {who.channel}",
         "cancelled": f"cancelled consumer {who.consumer} on channel {who.channel}",
         "lease": f"lease {who.consumer} over HTTP until {_moment(who.expires)}",
     }.get(who.kind, f"consumer {who.consumer}")
     text = f"{name}: user {who.user}, {who.host}, {how}, {who.unacked} unacked since {_moment(who.since)}"
-    return f"{text}; connection {who.connection}" if who.kind in ("get", "cancelled") else text
+    return text if who.kind == "lease" else f"{text}; connection {who.connection}"
 
 
 def _table(answer: QueuesAnswer) -> Table:

@@ -116,8 +116,11 @@ def _measuring(url: str, workloads: Iterable[str], backlog: str) -> Callable[[F]
 @_measuring(
     "amqp://guest:guest@127.0.0.1:5672/", WORKLOADS, "Backlog of the workload deep.  [default: 1000000]"
 )
-def amqp(**options: Unpack[Options]) -> None:
+@tls_ca_option
+def amqp(tls_ca: Path | None, **options: Unpack[Options]) -> None:
     """Put load on an AMQP 0-9-1 broker and print the results.
+
+    With TLS: amqps://user:password@host:5671.
 
     The tool declares queues named holt-load-… and deletes them again. Messages without confirms are
     published as fast as they are consumed. CPU time and memory are those of the broker's process and its
@@ -125,7 +128,7 @@ def amqp(**options: Unpack[Options]) -> None:
     """
     from holtmq.load.comparison import Target, compare
 
-    _measure("amqp", options, WORKLOADS, Target.at, compare)
+    _measure("amqp", options, WORKLOADS, partial(Target.at, tls_ca=str(tls_ca or "")), compare)
 
 
 @bench.command()
@@ -166,7 +169,7 @@ def _measure(
     from rich.console import Console
 
     from holtmq.load.comparison import distinct
-    from holtmq.load.link import LoadError
+    from holtmq.load.errors import LoadError
 
     names = options["names"]
     brokers = [(options["url"], options["pid"])]

@@ -48,7 +48,7 @@ def _trusting(tls_ca: Path | None) -> ssl.SSLContext:
 def _tls_trouble(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
-            f"its certificate is not to be trusted: {error.verify_message}. "
+            f"its certificate is not trusted: {error.verify_message}. "
             "--tls-ca names the authority that signed it"
         )
     if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):

@@ -107,12 +107,18 @@ def status(config_file: Path | None, url: str | None, name: str | None, as_json:
         owner += f", silent for {silent:,.0f} s" if owned and not is_served else ""
         click.echo(f"log {store.name}: epoch {state.epoch}, {end:,} bytes, owner {owner}")
         for node in nodes:
-            behind = f"{max(end - node.position, 0):,} bytes, {node.behind_seconds:.1f} s behind"
+            role = _role(node, state.owner if owned else "")
             click.echo(
-                f"  {node.name:24} {_role(node, state.owner if owned else ''):8} {behind:28} "
+                f"  {node.name:24} {role:8} {'' if role == 'owner' else _behind(node, end):28} "
                 f"seen {node.seen_seconds_ago:.1f} s ago  {node.address}"
             )
     raise SystemExit(0 if is_served else 1)
+
+
+def _behind(node: NodeRow, end: int) -> str:
+    """How old the newest state is that the node is known to have: a silent one falls behind."""
+    seconds = node.behind_seconds + node.seen_seconds_ago
+    return f"{max(end - node.position, 0):,} bytes, {seconds:.1f} s behind"
 
 
 def _role(node: NodeRow, owner: str) -> str:

@@ -61,8 +61,8 @@ def which_messages(verb: Verb) -> Verb:
             metavar="EXPRESSION",
             help="Only messages like header.tenant=acme, json.order.id=17, body~text, age>3600; repeatable.",
         ),
-        click.option("--count", type=click.IntRange(1), help="At most so many messages."),
-        click.option("--rate", type=click.FloatRange(0.1), help="At most so many messages a second."),
+        click.option("--count", type=click.IntRange(1), help="At most this many messages."),
+        click.option("--rate", type=click.FloatRange(0.1), help="At most this many messages a second."),
         click.option("--dry-run", is_flag=True, help="Count only."),
         click.option("--detach", is_flag=True, help="Do not wait: print the job and end."),
     )
@@ -185,8 +185,12 @@ def show_job(target: Target, number: str, as_json: bool) -> None:
 @with_broker
 def cancel_job(target: Target, number: str) -> None:
     """Stop job NUMBER after the batch at hand; an ended job is removed from the list."""
-    target.api().send("DELETE", "v1", "operator", "jobs", number)
-    click.echo(f"Job {number} cancelled.")
+    api = target.api()
+    row = api.decoded(JobRow, api.send("DELETE", "v1", "operator", "jobs", number))
+    if row.state == "cancelled":
+        click.echo(f"Job {number} cancelled.")
+    else:
+        click.echo(f"Job {number} had ended ({row.state}): removed from the list.")
 
 
 @job.command("resume")

@@ -20,7 +20,8 @@ from holtmq.broker.work import damage_review
 from holtmq.journal import JournalError, JournalLocked
 from holtmq.journal.checkpoint import position_of
 from holtmq.journal.disk import OsDisk
-from holtmq.journal.inspection import CheckReport, Fold, Listed, Where, check, dump, view
+from holtmq.journal.dumping import Listed, dump
+from holtmq.journal.inspection import CheckReport, Fold, Where, check, view
 from holtmq.journal.interface import RecordUnreadable
 from holtmq.journal.manifest import NAME as MANIFEST
 from holtmq.journal.names import put_names_right, wrong_names
@@ -329,8 +330,7 @@ def _print(report: CheckReport, owner: str | None) -> None:
     elif report.problems:
         click.echo("A broker starts on it, and sets aside the messages that it cannot read.")
     if report.problems:
-        click.echo(
-            f"{len(report.problems)} problems. `holt journal repair {report.folder}` says what can be done."
-        )
+        count = "1 problem" if len(report.problems) == 1 else f"{len(report.problems)} problems"
+        click.echo(f"{count}. `holt journal repair {report.folder}` says what can be done.")
     elif not report.refusal:
         click.echo(f"{report.records} records, no damage.")

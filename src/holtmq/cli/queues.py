@@ -166,7 +166,7 @@ def pause_queue(target: Target, name: str, reason: str, vhost: str) -> None:
 def resume_queue(target: Target, name: str, vhost: str) -> None:
     """Resume the paused queue NAME."""
     target.api().send("DELETE", "v1", "operator", "queues", vhost, name, "pause")
-    click.echo(f"Queue '{name}' in vhost '{vhost}' hands out messages.")
+    click.echo(f"Queue '{name}' in vhost '{vhost}' is resumed: it delivers again.")
 
 
 @queue.command("move")

@@ -36,7 +36,7 @@ tls_ca_option = click.option(
     envvar="HOLT_ADMIN_TLS_CA",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     show_envvar=True,
-    help="Authority behind an https address.  [default: the system's]",
+    help="Authority behind an address with TLS.  [default: the system's]",
 )
 in_vhost = click.option("-p", "--vhost", default="/", show_default=True, help="The vhost.")
 
@@ -60,15 +60,8 @@ class Target:
         return api
 
     def stopped_folder(self) -> Path | None:
-        """The folder of --data-dir if no broker answers; None: one does, or no folder was named."""
-        if self.folder is None:
-            return None
-        try:
-            self._connect()
-        except BrokerUnreachable:
-            return self.folder
-        _refuse_if_unused(self.folder, self.url)
-        return None
+        """The folder of --data-dir if no broker has it open; None: one has, or no folder was named."""
+        return self.folder if self.folder is not None and _is_unused(self.folder) else None
 
     def _connect(self) -> BrokerApi:
         api = BrokerApi(self.url, self.user, self.password, self.tls_ca)
@@ -98,8 +91,8 @@ class Target:
             yield registry
 
 
-def _refuse_if_unused(folder: Path, url: str) -> None:
-    """Exit if no process holds the folder: the broker that answers uses another one. Change neither."""
+def _is_unused(folder: Path) -> bool:
+    """Whether no process holds the folder."""
     from holtmq.journal import JournalLocked
     from holtmq.journal.disk import OsDisk
 
@@ -107,12 +100,18 @@ def _refuse_if_unused(folder: Path, url: str) -> None:
     try:
         disk.lock()
     except JournalLocked:
-        return
+        return False
     disk.unlock()
-    raise click.ClickException(
-        f"a broker answers at {url}, but it does not use {folder}, which no broker has open: "
-        "leave --data-dir out for that broker, or name its --url for another"
-    )
+    return True
+
+
+def _refuse_if_unused(folder: Path, url: str) -> None:
+    """Exit if no process holds the folder: the broker that answers uses another one. Change neither."""
+    if _is_unused(folder):
+        raise click.ClickException(
+            f"a broker answers at {url}, but it does not use {folder}, which no broker has open: "
+            "leave --data-dir out for that broker, or name its --url for another"
+        )
 
 
 def with_broker(verb: Verb) -> Verb:
@@ -168,7 +167,7 @@ def _options(run: Verb) -> Verb:
                 envvar="HOLT_ADMIN_PASSWORD",
                 default="guest",
                 show_envvar=True,
-                help="The password to log in with; others on this machine can see options.",
+                help="The password to log in with; other users of this machine can see it.",
             ),
         )
     ):

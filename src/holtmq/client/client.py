@@ -31,7 +31,7 @@ from holtmq.client.records import (
     Status,
     TraceEvent,
 )
-from holtmq.client.retrying import Backoff
+from holtmq.client.retrying import Backoff, default_backoff
 from holtmq.client.transacting import Transaction
 from holtmq.client.transport import Token, Transport
 
@@ -72,15 +72,16 @@ class Client:
         max_connections: int = 64,
         stop_timeout: float = STOP_SECONDS,
     ) -> None:
+        urls = [url] if isinstance(url, str) else url
         self.api = Api(
             Transport(
-                [url] if isinstance(url, str) else url,
+                urls,
                 token=token,
                 login=None if user is None else (user, password),
                 tls=tls,
                 timeout=timeout,
                 connect_timeout=connect_timeout,
-                backoff=backoff or Backoff(),
+                backoff=backoff or default_backoff(len(urls)),
                 max_connections=max_connections,
             )
         )

@@ -4,7 +4,7 @@ Owns: where spans begin and end. Must not touch: frames, rules; every method doe
 Messages without ``traceparent`` in their headers take the same way as without tracing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from opentelemetry.trace import Span, SpanKind
@@ -15,6 +15,7 @@ from holtmq.amqp.consumer import Consumer
 from holtmq.amqp.consuming import Consuming
 from holtmq.amqp.publish_caches import PublishCaches
 from holtmq.amqp.publish_run import PublishRun
+from holtmq.amqp.settling import Settling
 from holtmq.amqp.transaction import Settle
 from holtmq.broker.message import Message
 from holtmq.broker.publish.routes import Route
@@ -82,7 +83,7 @@ class TracedConsuming(Consuming):
 
 
 class TracedChannel(Channel):
-    """Spans of publishes and settlements."""
+    """Spans of publishes."""
 
     make_consumer: ClassVar[type[Consumer]] = TracedConsumer
 
@@ -90,6 +91,7 @@ class TracedChannel(Channel):
         super().__init__(connection, number)
         self._spans = connection.spans
         self.consuming = TracedConsuming(self)
+        self.settling = TracedSettling(self)
 
     def publish(self, route: Route, mandatory: bool, header: bytes, body: bytes) -> None:
         """Publish; the span of a persistent message ends when it is durable."""
@@ -126,32 +128,14 @@ class TracedChannel(Channel):
         }
         self._spans.begin("deliver", queue.name, parent, SpanKind.PRODUCER, attributes).end()
 
-    def ack(self, tag: int, multiple: bool) -> None:
-        """basic.ack; with ``multiple``, ``_settle`` makes the spans."""
-        lease = None if multiple or self.transaction is not None else self.ledger.by_number.get(tag)
-        super().ack(tag, multiple)
-        if lease is not None:
-            self._note_settled((lease,), "ack")
-
-    def ack_each(self, tags: list[int]) -> None:
-        """Many basic.ack in a row."""
-        known = self.ledger.by_number
-        leases = [known[tag] for tag in tags if tag in known] if self.transaction is None else []
-        super().ack_each(tags)
-        self._note_settled(leases, "ack")
-
-    def _settle(self, how: Settle, leases: list[Lease]) -> None:
-        super()._settle(how, leases)
-        outcome = "ack" if how == self.flow.ack else "reject" if how == self.flow.reject else "release"
-        self._note_settled(leases, outcome)
-
-    def close(self) -> None:
+    def close(self, then: Callable[[], None] | None = None, *, are_removed: bool = False) -> None:
         """Close; what was not settled is released."""
         leases = list(self.ledger.by_number.values())
-        super().close()
-        self._note_settled(leases, "release")
+        super().close(then, are_removed=are_removed)
+        self.note_settled(leases, "release")
 
-    def _note_settled(self, leases: Iterable[Lease], outcome: str) -> None:
+    def note_settled(self, leases: Iterable[Lease], outcome: str) -> None:
+        """Make the spans of settlements, for messages that are traced."""
         for lease in leases:
             parent = of_header(lease.message.header)
             if parent is not None:
@@ -160,6 +144,36 @@ class TracedChannel(Channel):
                     "holtmq.settle.outcome": outcome,
                 }
                 self._spans.begin("settle", lease.queue.name, parent, SpanKind.SERVER, attributes).end()
+
+
+class TracedSettling(Settling):
+    """A span for each settlement of a traced message."""
+
+    def __init__(self, channel: TracedChannel) -> None:
+        super().__init__(channel)
+        self._note = channel.note_settled
+
+    def ack(self, tag: int, multiple: bool) -> None:
+        """basic.ack; with ``multiple``, ``_settle`` makes the spans."""
+        lease = None if multiple or self._channel.transaction is not None else self._ledger.by_number.get(tag)
+        super().ack(tag, multiple)
+        if lease is not None:
+            self._note((lease,), "ack")
+
+    def ack_each(self, tags: list[int]) -> None:
+        """Many basic.ack in a row."""
+        known = self._ledger.by_number
+        leases = [known[tag] for tag in tags if tag in known] if self._channel.transaction is None else []
+        super().ack_each(tags)
+        self._note(leases, "ack")
+
+    def _settle(self, how: Settle, leases: list[Lease]) -> None:
+        super()._settle(how, leases)
+        outcome = "ack" if how == self._flow.ack else "reject" if how == self._flow.reject else "release"
+        self._note(leases, outcome)
+
+    def _refuse_many(self, tag: int, requeue: bool) -> bool:
+        return False  # each settlement has its span, from ``_settle``
 
 
 def _end(span: Span, failure: JournalFailed | None) -> None:

@@ -6,7 +6,7 @@ Owns: arguments and texts. Must not touch: formats; ``saving`` and ``restoring``
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import click
@@ -45,8 +45,8 @@ def _catalogue(place: str, *, must_exist: bool) -> Catalogue:
 def backup(target: Target, place: str, only_list: bool, keep: int | None, as_json: bool) -> None:
     """Back up the broker's data to PLACE: a folder, or a bucket such as s3://name/path.
 
-    The broker goes on meanwhile. Only what changed since the last backup at PLACE is copied. With --data-dir
-    and no broker that answers, the folder of a stopped broker is backed up.
+    The broker goes on meanwhile. Only what changed since the last backup at PLACE is copied. With --data-dir,
+    the folder of a stopped broker is backed up, also while another broker runs on this machine.
     """
     with _errors():
         if is_archive(place) and not only_list:
@@ -58,13 +58,14 @@ def backup(target: Target, place: str, only_list: bool, keep: int | None, as_jso
         folder = target.stopped_folder()
         with stopped_folder(folder) if folder is not None else running_broker(target.api()) as source:
             made = save(source, catalogue, time.time())
+        of = "" if folder is None else f" of {folder}, which no broker has open"
         gone = catalogue.prune(keep) if keep is not None else 0
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(made)).decode())
         return
     click.echo(
-        f"Backup {made.name}: {made.files} files, {made.bytes:,} bytes; {made.copied:,} bytes were copied, "
-        "the rest was there."
+        f"Backup {made.name}{of}: {made.files} files, {made.bytes:,} bytes; "
+        f"{made.copied:,} bytes were copied, the rest was there already."
     )
     if gone:
         click.echo(f"{gone} older backups deleted.")
@@ -74,7 +75,7 @@ def backup(target: Target, place: str, only_list: bool, keep: int | None, as_jso
 @click.argument("place")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--backup", "name", help="This backup, as listed. Default: the newest.")
-@click.option("--at", "moment", help="The newest backup made at or before this time (2026-01-31T12:00:00Z).")
+@click.option("--at", "moment", help="The newest backup begun at or before this time (2026-01-31T12:00:00Z).")
 def restore(place: str, folder: Path, name: str | None, moment: str | None) -> None:
     """Restore a backup from PLACE into FOLDER, which must be empty or not exist, and verify every byte.
 
@@ -91,8 +92,9 @@ def restore(place: str, folder: Path, name: str | None, moment: str | None) -> N
 
 
 def _moment_ms(text: str) -> int:
+    """A time without a zone is this machine's; a whole second includes its end: as ``--list`` shows it."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a time such as 2026-01-31T12:00:00Z") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return int(moment.timestamp() * 1000) + (0 if moment.microsecond else 999)

@@ -89,6 +89,8 @@ def stopped_folder(folder: Path) -> Iterator[Source]:
     try:
         kept = keep_files_of_stopped(disk)
         try:
+            if not kept.files:
+                raise BackupError(f"{folder} is not a broker's data folder: it has no journal")
             yield _Folder(kept)
         finally:
             kept.close()

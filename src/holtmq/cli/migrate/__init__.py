@@ -77,9 +77,10 @@ def migrate(
 ) -> None:
     """Move from the broker at SOURCE, such as amqp://user:password@old, to this one, while both run.
 
-    Takes over users, permissions, policies, exchanges, queues and bindings, all or nothing. Then a shovel
-    for each queue moves its messages, those that arrive later, too: switch consumers and producers one by
-    one, and then run the command again with --finish. It can be ended and started again at any time.
+    Takes over users, permissions, policies, exchanges, queues and bindings, or nothing if one of them is
+    refused. Then a shovel for each queue moves its messages, those that arrive later, too: switch consumers
+    and producers one by one, and then run the command again with --finish. It can be ended and started
+    again at any time.
     """
     old = OldBroker(source)
     moving = Moving(target, old, patience)

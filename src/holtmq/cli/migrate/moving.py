@@ -155,6 +155,8 @@ class Moving:
             on_progress(lines, others)
             busy = [line for line in lines if line.left or line.state not in ("running", "gone")]
             if not busy and not self._pending() and not (alone and others):
+                lines, others = self.account(begun)  # again: what was on the way has arrived since
+                on_progress(lines, others)
                 return lines
             time.sleep(_POLL_SECONDS)
 

@@ -146,7 +146,7 @@ def _choose_queues(plan: Plan) -> None:
         elif queue.get("auto_delete") is True:
             reason = (
                 "the queue is declared here; the old broker deletes it with its messages when its last "
-                "consumer leaves, and a shovel would be one"
+                "consumer leaves, and a shovel that moves them would be that consumer"
             )
             plan.not_moved.append(Note(vhost, "messages of auto-delete queue", name, reason))
         else:

@@ -29,7 +29,7 @@ _options = (
         "--password",
         envvar="HOLT_ADMIN_PASSWORD",
         show_envvar=True,
-        help="The password to log in with; others on this machine can see options.",
+        help="The password to log in with; other users of this machine can see it.",
     ),
     click.option(
         "--token",

@@ -108,7 +108,8 @@ def serve(setting: "Setting", file: Path, health: str, check: bool) -> None:
         progress = Progress(setting.out)
         service = Service(jobs, progress)
         with ServiceHttp(service, health) as pages:
-            progress.note(f"serving {len(jobs)} jobs, health and metrics on port {pages.port}")
+            served = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
+            progress.note(f"serving {served}, health and metrics on port {pages.port}")
             summary = service.run()
         if service.broken or not service.healthy:
             click.echo(json.dumps(summary, indent=2, default=str))

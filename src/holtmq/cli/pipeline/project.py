@@ -7,13 +7,23 @@ from pathlib import Path
 
 import click
 
+from holtmq.cli.target import tls_ca_option
+
 
 @click.command("init")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--url", default="http://127.0.0.1:6632", show_default=True, help="The broker's HTTP address.")
+@click.option(
+    "--url",
+    default="http://127.0.0.1:6632",
+    envvar="HOLT_ADMIN_URL",
+    show_default=True,
+    show_envvar=True,
+    help="The broker's HTTP address.",
+)
+@tls_ca_option
 @click.option("--queue", default="orders", show_default=True, help="The queue to read.")
 @click.option("--to", "target", default="large-orders", show_default=True, help="The queue to write.")
-def init_project(folder: Path, url: str, queue: str, target: str) -> None:
+def init_project(folder: Path, url: str, tls_ca: Path | None, queue: str, target: str) -> None:
     """Write a project for Spark's Declarative Pipelines: queue, table, view, queue.
 
     \b
@@ -24,7 +34,7 @@ def init_project(folder: Path, url: str, queue: str, target: str) -> None:
     from holtmq.spark.errors import InvalidOption
 
     try:
-        files = create_project(folder, url, queue, target)
+        files = create_project(folder, url, queue, target, str(tls_ca.resolve()) if tls_ca else "")
     except InvalidOption as error:
         raise click.ClickException(str(error)) from None
     for path in files:
