@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.errors import Conflict, NotFound
@@ -21,7 +21,7 @@ from holtmq.journal.disk import Disk
 from holtmq.journal.interface import Defer
 from holtmq.journal.replica.errors import StartAgain
 from holtmq.journal.replica.view import ReplicaView, Role
-from holtmq.standby import StandbyListeners, TlsContext
+from holtmq.standby import StandbyListeners, TlsContexts
 
 if TYPE_CHECKING:
     from holtmq.journal.replica.opening import ReplicatedOpening
@@ -37,10 +37,24 @@ _AGAIN_SECONDS: Final = 0.5
 _EXTRA: Final = "pip install 'holtmq[postgres]'"
 
 
+def advertised(host: str, ports: Mapping[str, int]) -> str:
+    """Where a node is reached, for operators: the plain ports if it has them, else those with TLS."""
+    amqp = f"amqp://{host}:{ports['amqp']}" if "amqp" in ports else f"amqps://{host}:{ports['amqp/ssl']}"
+    http = f"http://{host}:{ports['http']}" if "http" in ports else f"https://{host}:{ports['https']}"
+    return f"{amqp} {http}"
+
+
 class ReplicaLife:
     """Created by a node that has ``journal.replica``; call ``own`` first."""
 
-    def __init__(self, config: Config, options: JournalOptions, disk: Disk | None, defer: Defer) -> None:
+    def __init__(
+        self,
+        config: Config,
+        options: JournalOptions,
+        disk: Disk | None,
+        defer: Defer,
+        flush: Callable[[], None],
+    ) -> None:
         self.view = ReplicaView()
         self.name = config.journal.replica_node  # of this node, among the nodes of its log
         self.ports: dict[str, int] = {}
@@ -48,17 +62,18 @@ class ReplicaLife:
         self._options = options
         self._disk = disk
         self._defer = defer
+        self._flush = flush  # sends what is in the clients' outboxes
         self._opening: ReplicatedOpening | None = None
         self._waits = True
 
-    async def own(self, build: Callable[[Journal], Fold], tls_context: TlsContext) -> Fold:
+    async def own(self, build: Callable[[Journal], Fold], tls: TlsContexts) -> Fold:
         """Stand by and replay what the owner writes; return when this node owns the log.
 
         ``build`` creates an empty broker on a journal. It is called again when the copy has to start over.
         """
         config = self._config
-        listeners = StandbyListeners(self.view, self.name, time.monotonic())
-        await listeners.open(config.amqp, config.http, tls_context)
+        listeners = StandbyListeners(self.view, self.name, time.monotonic(), tls)
+        await listeners.open(config.amqp, config.http)
         self.ports = listeners.ports
         host, ports = socket.gethostname(), self.ports
         amqp = ports.get("amqp") or ports.get("amqp/ssl", 0)
@@ -67,7 +82,7 @@ class ReplicaLife:
         log.info("standby listening", extra={"node": self.name, "standby_amqp": amqp, "standby_http": http})
         try:
             while True:
-                opening = self._open(f"amqp://{host}:{amqp} http://{host}:{http}")
+                opening = self._open(advertised(host, ports))
                 fold = build(opening.journal)
                 try:
                     await asyncio.to_thread(fold.read, opening.recovery)
@@ -105,6 +120,7 @@ class ReplicaLife:
             notify=loop.call_soon_threadsafe,
             later=loop.call_later,
             view=self.view,
+            flush=self._flush,
         )
         if not self._waits:
             self._opening.stop()

@@ -19,7 +19,7 @@ import kombu
 import pika
 from queen import Queen
 
-from holtmq.client import Client
+from holtmq.client import Backoff, Client
 
 PAUSE: Final = 0.02
 DURABLE: Final = pika.BasicProperties(delivery_mode=2)
@@ -102,7 +102,7 @@ def with_kombu(ports: Sequence[int]) -> Callable[[Publisher], None]:
 def with_celery(path: str, ports: Sequence[int]) -> Callable[[Publisher], None]:
     def publish(self: Publisher) -> None:
         failover_celery.app.conf.broker_url = urls_of(ports)
-        policy = {"interval_start": 0.1, "interval_max": 0.1, "max_retries": 600}
+        policy = {"interval_start": 0.1, "interval_max": 0.1, "max_retries": 1800}
         while True:
             failover_celery.note.apply_async((path, self.number), retry=True, retry_policy=policy)
             self.confirm()
@@ -116,7 +116,8 @@ def urls_of(ports: Sequence[int]) -> str:
 
 
 async def our_publisher(self: Publisher, ports: Sequence[int]) -> None:
-    async with Client([f"http://127.0.0.1:{port}" for port in ports]) as client:
+    patient = Backoff(tries=100)  # on a busy machine the takeover may take longer than a user would wait
+    async with Client([f"http://127.0.0.1:{port}" for port in ports], backoff=patient) as client:
         while True:
             await client.queue(self.queue).push([{"number": self.number}])
             self.confirm()

@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pika
+import psycopg
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner
 from playwright.async_api import Page, async_playwright, expect
 
+from alert_rules import firing
 from holtmq.broker.records.changes import Kind
+from holtmq.cli import main as holt
 from holtmq.cli.cluster import cluster
 from holtmq.config import Amqp, Config, Data, Http, Limits
 from holtmq.journal import JournalFailed
@@ -273,6 +277,54 @@ async def test_the_dashboard_shows_standbys_and_hands_the_log_over(nodes: Nodes)
         await page.goto(f"http://127.0.0.1:{second.ports.http}/#/journal")
         await expect(nodes_panel.locator("dd").nth(1)).to_have_text("two")
         await expect(nodes_panel.get_by_role("row", name=re.compile("^one "))).to_contain_text("gone")
+
+
+async def test_a_standby_that_is_silent_is_a_finding_and_the_alert_fires(nodes: Nodes) -> None:
+    owner = await nodes.owner("one")
+    standby = await nodes.standby("two")
+    url = f"http://127.0.0.1:{owner.ports.http}"
+
+    async def scrape() -> str:
+        async with httpx.AsyncClient(timeout=PATIENCE) as http:
+            answer = await http.get(f"{url}/metrics", headers={"accept": "text/plain"})
+        return answer.text
+
+    async def is_reported() -> bool:
+        return 'holtmq_standby_behind_seconds{node="two"}' in await scrape()
+
+    async def is_silent() -> bool:
+        return ("HoltMQStandbyBehind", "two") in firing(await scrape())
+
+    async def is_found() -> bool:
+        findings = (await get(owner, "/api/v1/dashboard/overview"))[1]["findings"]
+        assert isinstance(findings, list)
+        return [(one["rule"], one["name"]) for one in findings] == [("standby", "two")]
+
+    await until(is_reported, "the owner knows its standby")
+    standby.send(signal.SIGSTOP)
+    with psycopg.connect(nodes.url, autocommit=True) as database:  # a minute need not pass
+
+        async def is_backdated() -> bool:
+            """Again, if the standby had a heartbeat on its way."""
+            database.execute(
+                "UPDATE holtmq.node SET seen = now() - interval '1 minute' WHERE name = 'two'"
+                " AND log = (SELECT id FROM holtmq.log WHERE name = %s)",
+                (nodes.log,),
+            )
+            return await is_silent()
+
+        await until(is_backdated, "the alert fires")
+    await until(is_found, "it is a finding")
+    stuck = await asyncio.to_thread(CliRunner().invoke, holt, ["stuck", "--url", url])
+    standby.send(signal.SIGCONT)
+
+    assert stuck.exit_code == 1
+    assert re.match(r"warn  two: the standby is [\d,]+ bytes behind, seen \d+ s ago; since ", stuck.output)
+
+    async def is_calm() -> bool:
+        return not await is_silent()
+
+    await until(is_calm, "the standby goes on")
 
 
 async def test_an_owner_out_of_reach_of_postgresql_sends_its_clients_away(

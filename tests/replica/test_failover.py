@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
-from odd_node import set_clock
 from rich.console import Console
 
+from failover_soak import TAKEOVER_AFTER, every_fault, odd
 from holtmq.verify.replica.faults import Fault
 from holtmq.verify.replica.judge import Options, ReplicaJudge
 from holtmq.verify.replica.report import ReplicaReport, show
@@ -21,10 +20,7 @@ from postgres import Cluster, Pair
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.xdist_group("failover")]
 
 SEED = int(os.environ.get("HOLT_TEST_FAILOVER_SEED") or Random().randrange(1_000_000))
-IS_SHORT = "HOLT_TEST_FAILOVER_ROUNDS" not in os.environ
-ROUNDS = int(os.environ.get("HOLT_TEST_FAILOVER_ROUNDS") or len(Fault))
-ODD_NODE = str(Path(__file__).with_name("odd_node.py"))
-TAKEOVER_AFTER = 1.0
+ROUNDS = len(Fault)  # make soak-failover brings more
 
 
 @pytest.fixture
@@ -37,12 +33,8 @@ def pair() -> Iterator[Pair]:
         pair.destroy()
 
 
-def odd(oddity: str, *arguments: str) -> tuple[str, ...]:
-    return sys.executable, ODD_NODE, oddity, *arguments, "serve"
-
-
 async def judge(options: Options) -> ReplicaReport:
-    trial = ReplicaJudge(options, show_progress)
+    trial = ReplicaJudge(options)
     try:
         return await trial.run()
     finally:
@@ -50,31 +42,13 @@ async def judge(options: Options) -> ReplicaReport:
         show(trial.report, Console())
 
 
-def show_progress(report: ReplicaReport) -> None:
-    """In the long form, one line for each fault."""
-    print(f"{report.rounds} {report.last_fault}: {report.broken} broken so far", flush=True)
-
-
 @pytest.mark.timeout(300 + 60 * ROUNDS)
 async def test_no_fault_loses_what_was_confirmed_or_lets_two_nodes_confirm(
     pair: Pair, tmp_path: Path
 ) -> None:
-    options = Options(
-        pair.url,
-        rounds=ROUNDS,
-        seed=SEED,
-        folder=tmp_path,
-        faults=tuple(Fault),
-        takeover_after=TAKEOVER_AFTER,
-        most_before=100 if IS_SHORT else 300,
-        far_behind=400 if IS_SHORT else 2_000,
-        command=odd("jumping_clock", str(tmp_path)),
-        set_clock=partial(set_clock, tmp_path),
-        restart_postgres=pair.restart,
-        fail_over_postgres=pair.fail_over,
-    )
+    options = every_fault(pair, tmp_path, ROUNDS, SEED)
 
-    report = await judge(options)
+    report = await judge(replace(options, most_before=100, far_behind=400))
 
     assert report.rounds == ROUNDS
     assert report.confirmed > 20 * ROUNDS
@@ -114,3 +88,23 @@ async def test_a_confirm_before_the_commit_is_found_as_a_loss(postgres: Cluster,
 
     # Messages are lost, or even the exchange that they were published to.
     assert report.lost > 0 or any("could not be read" in example for example in report.examples)
+
+
+async def test_an_owner_that_gives_up_although_it_owns_the_log_is_found(
+    postgres: Cluster, tmp_path: Path
+) -> None:
+    options = Options(
+        postgres.url,
+        rounds=10,  # the answer that is lost may also be that of a heartbeat
+        seed=SEED,
+        folder=tmp_path,
+        faults=(Fault.ANSWER_LOST,),
+        takeover_after=60.0,  # no node is replaced because it is slow
+        command=odd("gives_up"),
+        stop_at_failure=True,
+    )
+
+    report = await judge(options)
+
+    assert report.needless_ends == {Fault.ANSWER_LOST: 1}
+    assert not report.lost

@@ -207,7 +207,7 @@ def test_the_status_of_a_log_whose_owner_is_dead_says_so(
 
 def test_an_owner_serves_until_the_copy_of_its_successor_is_complete() -> None:
     config = Config(journal=Journal(replica_node="one"))
-    life = ReplicaLife(config, JournalOptions(), None, lambda _: None)
+    life = ReplicaLife(config, JournalOptions(), None, lambda _: None, lambda: None)
     life.view.successor = "two"
     ready: list[bool] = []
     for role, seen in ((Role.STARTING, 0.1), (Role.STANDBY, 60.0), (Role.STANDBY, 0.1)):

@@ -26,9 +26,10 @@ class HttpClient:
         except OSError as error:
             raise Gone(str(error)) from None
 
-    async def get(self, path: str) -> tuple[int, bytes]:
+    async def get(self, path: str, accept: str = "*/*") -> tuple[int, bytes]:
         """Status and body."""
-        return await self._request(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n\r\n"
+        return await self._request(head.encode())
 
     async def post(self, path: str, content: object) -> tuple[int, bytes]:
         """Status and body."""

@@ -6,6 +6,7 @@ a load balancer does.
 
 import asyncio
 import contextlib
+import math
 import signal
 import sys
 import tempfile
@@ -14,36 +15,33 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import uuid4
 
 from holtmq.verify.amqp_workload import AmqpWorkload
 from holtmq.verify.http_workload import HttpWorkload
 from holtmq.verify.record import Findings
+from holtmq.verify.replica.ends import ENDS, End, why_ended
 from holtmq.verify.replica.faults import FOR_USERS, Fault, plan
-from holtmq.verify.replica.nodes import NodeProcess
+from holtmq.verify.replica.nodes import Commits, NodeProcess
 from holtmq.verify.replica.proxy import Proxy, Weather
 from holtmq.verify.replica.report import ReplicaReport
 from holtmq.verify.workload import Gone, Ports, Workload
 
+if TYPE_CHECKING:
+    from holtmq.journal.replica.store import LogStore
+
+T = TypeVar("T")
 _OWNER_SECONDS: Final = 60.0
+_HANDOVER_SECONDS: Final = (
+    600.0  # an owner that is asked to hand over serves until the other's copy is complete
+)
 _TRIES: Final = 4
 _PURGE_ABOVE: Final = (300, 1_000, 4_000)
 _FAULTS_OF_A_LIFE: Final = 3  # at most; then the owner is killed, and everything is read at the next one
 _CLOCK_SECONDS: Final = 3600.0
 _LOOK_SECONDS: Final = 0.2
 _DEDUP_SECONDS: Final = 86_400
-# After these another node owns the log; the others leave the owner what it is.
-_ENDS_OWNER: Final = (
-    Fault.KILL,
-    Fault.FREEZE,
-    Fault.CUT,
-    Fault.NO_ANSWERS,
-    Fault.NO_QUESTIONS,
-    Fault.DISK_LOST,
-    Fault.BOTH,
-    Fault.SWITCHOVER,
-)
 _SERVE: Final = (sys.executable, "-m", "holtmq", "serve")
 
 
@@ -66,6 +64,8 @@ class Options:
     set_clock: Callable[[str, float], None] | None = None  # offset of a node's clock; for Fault.CLOCK
     restart_postgres: Callable[[], None] | None = None
     fail_over_postgres: Callable[[], str] | None = None  # returns the new address
+    first: int = 0  # so many faults of the seed are left to other runs
+    seconds: float = math.inf  # no owner's life begins after that time
 
 
 class ReplicaJudge:
@@ -82,6 +82,7 @@ class ReplicaJudge:
         self._findings = Findings()
         self._promises = 0
         self._offsets: dict[str, float] = {}  # of the nodes' clocks
+        self._commits = Commits(0, 0)  # of the present owner
         self._restarts: set[asyncio.Task[None]] = set()
         self.log_name = f"verify-{uuid4().hex[:12]}"
         self.report = ReplicaReport(seed=options.seed)
@@ -148,8 +149,9 @@ class ReplicaJudge:
         owner = await self._owner()
         for workload in self._workloads:
             await workload.prepare(owner.ports)
-        faults = plan(self._options.faults, self._options.rounds, self._random)
-        while self.report.rounds < len(faults):
+        options, deadline = self._options, time.monotonic() + self._options.seconds
+        faults = plan(options.faults, options.first + options.rounds, self._random)[options.first :]
+        while self.report.rounds < len(faults) and time.monotonic() < deadline:
             owner = await self._owner()
             if self.report.rounds:
                 await self._compare(owner)
@@ -167,9 +169,10 @@ class ReplicaJudge:
         try:
             for fault in faults[:_FAULTS_OF_A_LIFE]:
                 await self._some_promises(self._random.randint(1, self._options.most_before))
+                self._commits = await owner.commits() or self._commits
                 began = await self._suffer(fault, owner, other, proxy)
                 self._note(fault)
-                if fault in _ENDS_OWNER or await self._ready(None) is not owner:
+                if fault in ENDS or await self._ready(None) is not owner:
                     break
                 if self._clients.done():  # it had sent them away
                     self._clients = self._work(owner)
@@ -180,12 +183,15 @@ class ReplicaJudge:
             await self._ready(other if fault is not Fault.BOTH else None)
             self.report.takeover_seconds.append(time.perf_counter() - began)
             await self._end_of(owner, fault)
+            await self._judge_end(owner, other, fault)
         finally:
             proxy.change(Weather.FAIR)
             async with asyncio.timeout(_OWNER_SECONDS):
                 await self._clients
             for workload in self._workloads:
                 workload.record.fenced = False
+            self.report.add_commits(self._commits.all, self._commits.polled)
+            self._commits = Commits(0, 0)
         self._restart(owner)
 
     def _note(self, fault: Fault) -> None:
@@ -262,7 +268,7 @@ class ReplicaJudge:
                 await self._some_promises(self._options.far_behind)
                 away.change(Weather.FAIR)
             case Fault.SWITCHOVER:
-                await asyncio.to_thread(self._promote, other.name)
+                await asyncio.to_thread(self._ask, lambda store: store.promote(other.name))
                 await self._ready(other)
             case Fault.CLOCK:
                 self._offsets[owner.name] = random.choice((-_CLOCK_SECONDS, _CLOCK_SECONDS))
@@ -292,14 +298,15 @@ class ReplicaJudge:
         for workload in self._workloads:
             workload.record.fenced = True
 
-    def _promote(self, name: str) -> None:
+    def _ask(self, question: "Callable[[LogStore], T]") -> T:
+        """Ask PostgreSQL, past the proxies."""
         from holtmq.journal.replica.session import Session
         from holtmq.journal.replica.store import LogStore
 
         store = LogStore(Session(self._url, 10.0, "verify"), self.log_name)
         try:
             store.open(create=False)
-            store.promote(name)
+            return question(store)
         finally:
             store.session.close()
 
@@ -315,6 +322,17 @@ class ReplicaJudge:
                 await owner.kill()
                 return
 
+    async def _judge_end(self, owner: NodeProcess, other: NodeProcess, fault: Fault) -> None:
+        """Why the old owner is gone. One that gives up although it still owns the log breaks a promise."""
+        if fault is Fault.BOTH:
+            return
+        owners = await asyncio.to_thread(self._ask, lambda store: store.owners())
+        end = why_ended(fault, owner.was_killed, owner.ended_at, owners, other.name)
+        self.report.add_end(fault, end, is_expected=end is ENDS.get(fault, End.KILLED))
+        if end is End.NEEDLESS:
+            said = [line for line in owner.log if '"critical"' in line or '"error"' in line][-1:]
+            self.report.examples.append(f"the owner ended without need after: {fault} {' '.join(said)}")
+
     def _restart(self, node: NodeProcess) -> None:
         if not node.is_alive:
             task = asyncio.create_task(node.start(), name=f"restart of {node.name}")
@@ -325,9 +343,12 @@ class ReplicaJudge:
         return await self._ready(None)
 
     async def _ready(self, wanted: NodeProcess | None) -> NodeProcess:
-        """Wait until this node, or any, is ready."""
-        deadline = time.monotonic() + _OWNER_SECONDS
-        while time.monotonic() < deadline:
+        """Wait until this node, or any, is ready. While clients get answers, no node hangs."""
+        began = answered_at = time.monotonic()
+        promises = self._promises
+        while (now := time.monotonic()) < min(answered_at + _OWNER_SECONDS, began + _HANDOVER_SECONDS):
+            if promises != self._promises:
+                promises, answered_at = self._promises, now
             for node in self._nodes if wanted is None else [wanted]:
                 if await node.is_ready():
                     return node

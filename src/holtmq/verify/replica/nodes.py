@@ -7,12 +7,14 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from holtmq.verify.http_client import HttpClient
 from holtmq.verify.workload import Gone, Ports
@@ -20,6 +22,14 @@ from holtmq.verify.workload import Gone, Ports
 START_SECONDS: Final = 60.0
 _ASK_SECONDS: Final = 2.0
 _LOG_LINES: Final = 60
+_COMMITS: Final = re.compile(rb"^holtmq_journal_(polled_)?commits_total (\S+)$", re.M)
+
+
+class Commits(NamedTuple):
+    """How many commits a node has made, and how many of them its event loop has sent and awaited itself."""
+
+    all: int
+    polled: int
 
 
 class NodeProcess:
@@ -34,6 +44,7 @@ class NodeProcess:
         self._settings = settings
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
+        self.ended_at = 0.0  # by the wall clock
 
     async def start(self) -> None:
         """Until it listens, as a standby or as the owner."""
@@ -69,6 +80,7 @@ class NodeProcess:
             if not listening.done() and '"standby_amqp"' in line:
                 entry = json.loads(line)
                 listening.set_result(Ports(int(entry["standby_amqp"]), int(entry["standby_http"])))
+        self.ended_at = time.time()
         if not listening.done():
             listening.set_exception(RuntimeError(f"{self.name} ended: " + "\n".join(self.log)))
 
@@ -76,6 +88,11 @@ class NodeProcess:
     def is_alive(self) -> bool:
         """Whether the process has not ended."""
         return self._process is not None and self._process.returncode is None
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it has not ended by itself."""
+        return self._process is not None and self._process.returncode == -signal.SIGKILL
 
     def send(self, number: signal.Signals) -> None:
         """A signal, unless it is gone already."""
@@ -116,3 +133,17 @@ class NodeProcess:
                     client.close()
         except (Gone, TimeoutError):
             return False
+
+    async def commits(self) -> Commits | None:
+        """The node's own counters; None if it does not answer."""
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                client = await HttpClient.connect(self.ports.http)
+                try:
+                    _, text = await client.get("/metrics", accept="text/plain")
+                finally:
+                    client.close()
+        except (Gone, TimeoutError):
+            return None
+        found = {kind: int(float(value)) for kind, value in _COMMITS.findall(text)}
+        return Commits(found.get(b"", 0), found.get(b"polled_", 0))

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from holtmq.verify.record import Findings
+from holtmq.verify.replica.ends import ENDS, End
 from holtmq.verify.report import Percentiles
 from holtmq.verify.workload import Workload
 
@@ -34,6 +35,10 @@ class ReplicaReport(msgspec.Struct, kw_only=True):
     torn_transactions: int = 0
     damaged: int = 0
     troubles: int = 0  # a node that hung, or lived on after it was replaced
+    needless_ends: dict[str, int] = msgspec.field(default_factory=dict)  # by the fault before them
+    replaced: dict[str, int] = msgspec.field(default_factory=dict)  # after a fault that leaves the owner
+    commits: int = 0
+    polled_commits: int = 0  # sent and awaited by the event loop of a node
     duplicates: int = 0
     examples: list[str] = msgspec.field(default_factory=list)
     takeover_seconds: list[float] = msgspec.field(default_factory=list)
@@ -50,12 +55,25 @@ class ReplicaReport(msgspec.Struct, kw_only=True):
             + self.torn_transactions
             + self.damaged
             + self.troubles
+            + sum(self.needless_ends.values())
         )
 
     @property
     def passed(self) -> bool:
         """Whether every promise was kept."""
         return not self.broken
+
+    def add_commits(self, commits: int, polled: int) -> None:
+        """One owner has made these, up to its last fault."""
+        self.commits += commits
+        self.polled_commits += polled
+
+    def add_end(self, fault: str, end: End, *, is_expected: bool) -> None:
+        """One owner is gone."""
+        if end is End.NEEDLESS:
+            self.needless_ends[fault] = self.needless_ends.get(fault, 0) + 1
+        elif end is End.REPLACED and not is_expected:
+            self.replaced[fault] = self.replaced.get(fault, 0) + 1
 
     def fill(self, findings: Findings, workloads: Sequence[Workload]) -> None:
         """Take over what was promised to the workloads, and what was found broken."""
@@ -81,6 +99,16 @@ class ReplicaReport(msgspec.Struct, kw_only=True):
         known = set(self.examples)
         for kind, names in kinds:
             self.examples += [text for name in names[:_EXAMPLES] if (text := f"{kind}: {name}") not in known]
+
+    def add(self, other: "ReplicaReport") -> None:
+        """Add what another part of the same verification has found."""
+        for name in self.__struct_fields__:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if isinstance(mine, dict):
+                for key, count in theirs.items():
+                    mine[key] = mine.get(key, 0) + count
+            elif name not in ("seed", "last_fault"):
+                setattr(self, name, mine + theirs)
 
     def as_json(self) -> bytes:
         """Everything, and the verdict."""
@@ -108,13 +136,23 @@ def show(report: ReplicaReport, console: Console) -> None:
         ("torn transactions", report.torn_transactions),
         ("damaged or invented messages", report.damaged),
         ("nodes that hung", report.troubles),
+        ("owners that ended without need", sum(report.needless_ends.values())),
+        *((f"  after: {fault}", count) for fault, count in sorted(report.needless_ends.items())),
     ):
         table.add_row(label, f"[green]{count}[/]" if not count else f"[bold red]{count:,}[/]")
     table.add_section()
     times = Percentiles.of(report.takeover_seconds)
     table.add_row("duplicates (allowed)", f"{report.duplicates:,}")
     table.add_row("fault until the other node is ready, p50 / max", f"{times.p50:.1f} / {times.max:.1f} s")
+    share = report.polled_commits / report.commits if report.commits else 0.0
+    table.add_row("commits, of these sent by the event loop", f"{report.commits:,}, {share:.0%}")
+    table.add_row("owners replaced after a fault that they could bear", str(sum(report.replaced.values())))
+    for fault, count in sorted(report.replaced.items()):
+        table.add_row(f"  after: {fault}", str(count))
     console.print(table)
+    for end in (End.KILLED, End.ASKED, End.REPLACED):
+        faults = "; ".join(fault for fault, its_end in ENDS.items() if its_end is end)
+        console.print(f"An owner may end {end} after: {faults}.", style="dim", highlight=False)
     for example in report.examples:
         console.print(f"  [red]{example}[/]", highlight=False)
     verdict = "[bold green]PASSED[/]" if report.passed else "[bold red]FAILED[/]"

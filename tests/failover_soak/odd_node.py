@@ -88,7 +88,20 @@ def confirm_before_commit() -> None:
     Appender.append = late  # type: ignore[assignment, method-assign]
 
 
-ODDITIES = {oddity.__name__: oddity for oddity in (jumping_clock, no_fencing, confirm_before_commit)}
+def gives_up() -> None:
+    """The owner ends at a lost answer instead of finding out what has become of the commit."""
+    from holtmq.journal.interface import JournalError
+    from holtmq.journal.replica.appending import Appender
+
+    def desperate(*_: object) -> None:
+        raise JournalError("this owner gives up")
+
+    Appender._settle = desperate  # type: ignore[assignment, method-assign]
+
+
+ODDITIES = {
+    oddity.__name__: oddity for oddity in (jumping_clock, no_fencing, confirm_before_commit, gives_up)
+}
 
 if __name__ == "__main__":
     ODDITIES[sys.argv.pop(1)]()
