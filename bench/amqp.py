@@ -21,7 +21,8 @@ from bench.rabbitmq import free_port, rabbitmq
 from rich.console import Console
 
 from holtmq.load.comparison import ComparedRun, Target, compare
-from holtmq.load.link import Address, Link, LoadError
+from holtmq.load.errors import LoadError
+from holtmq.load.link import Address, Link
 from holtmq.load.report import Report, as_table, new_report
 from holtmq.load.workloads import Mode, Workload
 

@@ -42,7 +42,7 @@ _CORPORA = (
 )
 
 
-class _Peer:
+class Peer:
     """A connection without a socket."""
 
     def __init__(self, broker: Broker) -> None:
@@ -95,14 +95,14 @@ def _measure(workload: Workload, messages: int) -> tuple[float, str]:
             broker.bind(
                 vhost, exchange, name, binding_key(number) if workload.distinct else "load.*.used", {}
             )
-        peer = _Peer(broker)
+        peer = Peer(broker)
         peer.say(frames.method(CHANNEL, BasicQos(prefetch_count=_PREFETCH)))
         peer.say(frames.method(CHANNEL, BasicConsume(name, "consumer")))
         consumers.append((peer, AckWriter(CHANNEL)))
     for number in range(workload.other_bindings):
         first = "load" if number % 2 else f"other-{number}"
         broker.bind(vhost, exchange, "q0", f"{first}.*.unused-{number}", {})
-    publisher = _Peer(broker)
+    publisher = Peer(broker)
     if workload.window:
         publisher.say(frames.method(CHANNEL, ConfirmSelect()))
     if workload.distinct:

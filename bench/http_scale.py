@@ -15,11 +15,11 @@ import msgspec
 from bench.http import http_target
 from rich.console import Console
 
+from holtmq.load.errors import LoadError
 from holtmq.load.http_connections import LoadConnection, LoadEngine
 from holtmq.load.http_stage import HttpTarget
 from holtmq.load.http_wire import HttpAnswer, HttpWire
 from holtmq.load.http_workloads import PAYLOAD
-from holtmq.load.link import LoadError
 from holtmq.load.measuring import Percentiles, percentiles
 from holtmq.load.processes import usage
 

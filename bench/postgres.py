@@ -21,10 +21,10 @@ from time import perf_counter
 from bench import debian
 from psycopg import pq
 
+from holtmq.load.errors import LoadError
 from holtmq.load.http_connections import LoadConnection, LoadEngine
 from holtmq.load.http_workers import Flow, Popper, Pusher
 from holtmq.load.http_workloads import PAYLOAD, HttpMode, HttpWorkload
-from holtmq.load.link import LoadError
 
 _START_SECONDS = 60.0
 _EMPTY_SECONDS = 0.005  # before a pop that found nothing is tried again

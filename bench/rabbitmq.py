@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from holtmq.load.link import Address, Link, LoadError
+from holtmq.load.errors import LoadError
+from holtmq.load.link import Address, Link
 
 _SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _START_SECONDS = 90.0

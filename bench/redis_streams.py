@@ -20,10 +20,10 @@ from itertools import count
 from bench import debian
 from bench.rabbitmq import free_port
 
+from holtmq.load.errors import LoadError
 from holtmq.load.http_connections import LoadConnection, LoadEngine
 from holtmq.load.http_workers import Flow, Popper, Pusher
 from holtmq.load.http_workloads import PAYLOAD, HttpWorkload
-from holtmq.load.link import LoadError
 
 _START_SECONDS = 30.0
 _KEY = b"holt-load"

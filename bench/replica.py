@@ -19,26 +19,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-import psycopg
 from bench import debian
 from bench.amqp import holt
 from bench.postgres import postgres
 from bench.rabbitmq import free_port, rabbitmq_cluster
+from bench.replica_window import ONE, cost_of_polling, window_one
 from rich.console import Console
 from rich.table import Table
 
-from holtmq.journal.replica import schema
-from holtmq.load.link import Address, Link, LoadError
+from holtmq.load.errors import LoadError
+from holtmq.load.link import Address, Link
 from holtmq.load.rounds import run_round
-from holtmq.load.stage import Stage
 from holtmq.load.workloads import Mode, Workload
 from holtmq.wire.tables import FieldValue
 
 _SMALL = Workload("durable", "durable, confirms", Mode.PUBLISH, body_bytes=16, durable=True, window=5000)
-_ONE = replace(_SMALL, name="window-1", window=1)
-_ROW_BYTES = 200  # a group of one small message: SYNC record, frame, message
 _POLL_SECONDS = 0.02
-_SLICES = 6
+_PARTS = ("throughput", "window", "cpu", "takeover", "quorum")
 
 
 def main() -> None:
@@ -50,18 +47,33 @@ def main() -> None:
 @click.option("--seconds", default=3.0, show_default=True, help="Measured time of a round.")
 @click.option("--waiting", default=1_000_000, show_default=True, help="Messages that wait at the takeover.")
 @click.option("--takeover-after", default=5.0, show_default=True)
+@click.option("--only", type=click.Choice(_PARTS), multiple=True, help="Only this part; may be repeated.")
 @click.option("--quorum/--no-quorum", default=True, show_default=True, help="Also three RabbitMQ nodes.")
-def command(rounds: int, seconds: float, waiting: int, takeover_after: float, quorum: bool) -> None:
+def command(
+    rounds: int, seconds: float, waiting: int, takeover_after: float, only: tuple[str, ...], quorum: bool
+) -> None:
     """The replica beside the local journal, and beside bare rows in the same PostgreSQL."""
+    parts = set(only or _PARTS)
+    if not quorum:
+        parts.discard("quorum")
+    console = Console(width=160)
     table = Table("figure", "replicated", "beside", "ratio", "wanted")
+    many: list[float] = []
+    one: list[float] = []
     with postgres() as server:
-        many = _throughput(server.conninfo, rounds, seconds, table)
-        one = _window_one(server.conninfo, rounds, seconds, table)
-        for fault in (signal.SIGKILL, signal.SIGSTOP):
-            _takeover(server.conninfo, fault, waiting, takeover_after, seconds, table)
-    if quorum:
+        if parts & {"throughput", "quorum"}:
+            many = _throughput(server.conninfo, rounds, seconds, table)
+        if parts & {"window", "quorum"}:
+            one = window_one(server.conninfo, rounds, seconds, console)
+        if "cpu" in parts:
+            cost_of_polling(server.conninfo, rounds, seconds, console)
+        if "takeover" in parts:
+            for fault in (signal.SIGKILL, signal.SIGSTOP):
+                _takeover(server.conninfo, fault, waiting, takeover_after, seconds, table)
+    if "quorum" in parts:
         _beside_quorum_queue(many, one, rounds, seconds, table)
-    Console(width=140).print(table)
+    if table.row_count:
+        console.print(table)
 
 
 def _rate(url: str, workload: Workload, seconds: float) -> float:
@@ -79,76 +91,16 @@ def _throughput(conninfo: str, rounds: int, seconds: float, table: Table) -> lis
     return ours
 
 
-def _window_one(conninfo: str, rounds: int, seconds: float, table: Table) -> list[float]:
-    """Polling and sleeping nodes with a client as bare as the loop of rows; then the usual load generator."""
-    bare, polling, sleeping, usual = [], [], [], []
-    for number in range(rounds):
-        options = ("--journal-replica", conninfo, "--journal-replica-name", f"one-{number}")
-        with holt(*options) as node:
-            # In turn and in short slices: a shared disk changes its speed from second to second.
-            for _ in range(_SLICES):
-                bare.append(_bare_rows(conninfo, seconds / _SLICES))
-                polling.append(_one_by_one(node.url, seconds / _SLICES))
-            usual.append(_rate(node.url, _ONE, seconds))
-        with holt(*options, "--journal-replica-busy-poll", "0") as node:
-            sleeping += [_one_by_one(node.url, seconds / _SLICES) for _ in range(_SLICES)]
-    label = "confirms a second, window 1, beside a loop that commits one row"
-    _row(table, label, polling, bare, ">= 0.8")
-    _row(table, f"{label}: replica_busy_poll = 0", sleeping, bare, "")
-    _row(table, f"{label}: load generator", usual, bare, "")
-    return usual
-
-
-def _one_by_one(url: str, seconds: float) -> float:
-    """Confirms a second of a loop that sends one prebuilt message and waits in ``recv`` for its confirm."""
-    stage = Stage.build(Address.parse(url), _ONE)
-    try:
-        (publisher,) = stage.publishers()
-        sock, blob = publisher.link.sock, publisher.blob
-        sock.setblocking(True)
-        message = bytes(blob.view[: blob.end_of(1)])
-        count, began = 0, time.perf_counter()
-        while (now := time.perf_counter()) - began < seconds:
-            sock.sendall(message)
-            publisher.confirms.feed(sock.recv(4096))
-            count += 1
-            if publisher.confirms.confirmed != count:
-                raise SystemExit(f"{publisher.confirms.confirmed} of {count} messages were confirmed")
-        return count / (now - began)
-    finally:
-        stage.close()
-
-
 def _beside_quorum_queue(
     many: list[float], one: list[float], rounds: int, seconds: float, table: Table
 ) -> None:
     """The same workloads on a quorum queue with a member on each of three RabbitMQ nodes."""
     quorum: dict[str, FieldValue] = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 3}
     with rabbitmq_cluster() as url:
-        for workload, ours in ((_SMALL, many), (_ONE, one)):
+        for workload, ours in ((_SMALL, many), (ONE, one)):
             theirs = [_rate(url, replace(workload, queue_arguments=quorum), seconds) for _ in range(rounds)]
             label = f"confirms a second, window {workload.window:,}, beside a quorum queue on 3 nodes"
             _row(table, label, ours, theirs, "")
-
-
-def _bare_rows(conninfo: str, seconds: float) -> float:
-    """Commits a second of the statement that an append is, alone on a connection."""
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        schema.ensure(connection)
-        connection.execute("INSERT INTO holtmq.log (name, epoch) VALUES ('bare', 1) ON CONFLICT DO NOTHING")
-        connection.execute("DROP TABLE IF EXISTS bare_rows")
-        connection.execute("CREATE TABLE bare_rows (PRIMARY KEY (position)) INHERITS (holtmq.rows)")
-        statement = (
-            b"INSERT INTO bare_rows SELECT %s, %s, %s FROM holtmq.log WHERE name = 'bare' AND epoch = %s"
-        )
-        statement += b" FOR SHARE"
-        row = bytes(_ROW_BYTES)
-        count, began = 0, time.perf_counter()
-        while (now := time.perf_counter()) - began < seconds:
-            connection.execute(statement, (count, 1, row, 1), binary=True, prepare=True)
-            count += 1
-        connection.execute("DROP TABLE bare_rows")
-        return count / (now - began)
 
 
 def _takeover(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 
 from holtmq.load.engine import Engine
-from holtmq.load.link import Address, LoadError
+from holtmq.load.errors import LoadError
+from holtmq.load.link import Address
 from holtmq.load.stage import Stage
 from holtmq.load.workloads import Mode, Workload
 

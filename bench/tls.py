@@ -2,8 +2,8 @@
 
 Owns: one run against both brokers. Must not touch: the workloads, which are those of ``holt bench``.
 
-The load tool speaks no TLS: socat encrypts for it, in a process of its own. CPU times are the brokers' alone;
-socat limits the rate of large bodies.
+The load tool has one thread and would be the slower side if it encrypted, too: socat does that for it, in a
+process of its own. CPU times are the brokers' alone; socat limits the rate of large bodies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from bench import debian
 from bench.amqp import holt
 from bench.rabbitmq import free_port, rabbitmq
 
-from holtmq.load.link import Address, Link, LoadError
+from holtmq.load.errors import LoadError
+from holtmq.load.link import Address, Link
 from holtmq.load.processes import listener_pid, usage
 from holtmq.load.rounds import run_round
 from holtmq.load.workloads import WORKLOADS

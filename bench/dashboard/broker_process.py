@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import uvloop
+from bench.dashboard.page_meter import PageMeter
 from bench.stalls.site import LoopMeter
 
 from holtmq.config import Config, Data, Limits
@@ -36,8 +37,11 @@ _SPARE_FILES: Final = 300  # of a process: journal, libraries, requests, traffic
 class Spent:
     """What the loop's thread did between start and stop of the meter."""
 
-    cpu: float  # seconds
-    worst: float  # of one round
+    cpu: float  # seconds, messages included
+    round: float  # the longest round
+    own: float  # of requests alone
+    turn: float  # the longest turn of a request
+    collecting: float  # of ``own``: the garbage collector
     messages: int  # received from publishers
 
 
@@ -108,6 +112,7 @@ def _serve(pipe: Connection, folder: Path, queues: int, connections: int) -> Non
 
 
 async def _run(pipe: Connection, folder: Path, queues: int, connections: int) -> None:
+    pages = PageMeter()
     node = Node(
         Config(
             data=Data(dir=folder),
@@ -128,10 +133,14 @@ async def _run(pipe: Connection, folder: Path, queues: int, connections: int) ->
         match pipe.recv():
             case "start":
                 before = node.broker.counts.received
+                pages.start()
                 meter.start()
             case "stop":
                 meter.stop()
-                answer = Spent(meter.total, meter.worst, node.broker.counts.received - before)
+                messages = node.broker.counts.received - before
+                answer = Spent(
+                    meter.total, meter.worst, pages.total, pages.longest, pages.collecting, messages
+                )
             case "freeze":
                 gc.collect()
                 gc.freeze()

@@ -9,12 +9,14 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import httpx
 import msgspec
 
-from holtmq.http.dashboard.attention import Thresholds
+from holtmq.http.dashboard.queue_columns import COLUMNS
+from holtmq.http.dashboard.thresholds import Thresholds
 from holtmq.load import frames
 from holtmq.load.link import CHANNEL, Address, Link
 from holtmq.load.rounds import run_round
@@ -75,46 +77,72 @@ def _load(url: str, workload: str) -> None:
     run_round(Address.parse(url), WORKLOADS[workload], seconds=86400, warm_up=0)
 
 
-def requests(http: httpx.Client, queues: int) -> dict[str, Callable[[], object]]:
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is asked for, and what is done before and after it without being measured."""
+
+    ask: Callable[[], object]
+    before: Callable[[], object] = _nothing
+    after: Callable[[], object] = _nothing
+
+
+def requests(http: httpx.Client, queues: int) -> dict[str, Page]:
     """Each page by what its browser asks for."""
 
-    def ask(*paths: str, headers: dict[str, str] | None = None) -> Callable[[], object]:
+    def ask(*paths: str, headers: dict[str, str] | None = None) -> Page:
         def run() -> None:
             for path in paths:
                 http.get(path, headers=headers).raise_for_status()
 
-        return run
+        return Page(run)
 
-    def all_is_stuck() -> None:
-        """A finding about every queue and every consumer that holds a message."""
-        usual = msgspec.to_builtins(Thresholds())
-        none = {name: 0 for name in usual if name.endswith("_seconds")}
-        http.put(f"{_BASE}/thresholds", json={**usual, **none}).raise_for_status()
-        ask(f"{_BASE}/overview")()
-        http.put(f"{_BASE}/thresholds", json=usual).raise_for_status()
+    def search(**wanted: object) -> Page:
+        return Page(lambda: http.post(f"{_BASE}/messages", json=wanted).raise_for_status())
 
+    def set_thresholds(**changed: float) -> None:
+        wanted = {**msgspec.to_builtins(Thresholds()), **changed}
+        http.put(f"{_BASE}/thresholds", json=wanted).raise_for_status()
+
+    # A finding about every queue and every consumer that holds a message.
+    at_once = {name: 0.0 for name in Thresholds.__struct_fields__ if name.endswith("_seconds")}
+    overview = ask(f"{_BASE}/overview", f"{_BASE}/series")
     queue, stream = f"{_BASE}/queues/%2F/queue-0", f"{_BASE}/queues/%2F/stream-0"
-    search = {"states": ["ready"], "filter": ["json.n=-1"]}
+    middle = f"{_BASE}/queues?limit=50&offset={queues // 2}"
     return {
-        IDLE: lambda: time.sleep(1.5),
-        "overview, the first since the start": ask(f"{_BASE}/overview", f"{_BASE}/series"),
-        "overview": ask(f"{_BASE}/overview", f"{_BASE}/series"),
-        "overview, everything stuck": all_is_stuck,
+        IDLE: Page(lambda: time.sleep(1.5)),
+        "overview, the first since the start": overview,
+        "overview": overview,
+        "overview, everything stuck": Page(overview.ask, lambda: set_thresholds(**at_once), set_thresholds),
         "queues, by name": ask(f"{_BASE}/queues?limit=50"),
         "queues, by depth, last page": ask(f"{_BASE}/queues?limit=50&sort=ready&offset={queues - 50}"),
-        "queues, by age, page in the middle": ask(
-            f"{_BASE}/queues?limit=50&sort=oldest&offset={queues // 2}"
-        ),
+        **{
+            f"queues, by {column}, in the middle": ask(f"{middle}&sort={column}")
+            for column in sorted(COLUMNS)
+        },
+        "queues, with a text": ask(f"{_BASE}/queues?limit=50&text=queue-1&hideEmpty=true"),
         "work queue": ask(queue, f"{queue}/histograms", "/api/queues/%2F/queue-0/bindings"),
         "partitioned queue": ask(stream, f"{stream}/partitions?group=g"),
         "groups": ask(f"{_BASE}/groups"),
         "one group": ask(f"{_BASE}/groups/stream-0/g"),
-        "search, one step": lambda: http.post(f"{_BASE}/messages", json=search).raise_for_status(),
+        "one group, by age, in the middle": ask(f"{_BASE}/groups/stream-0/g?sort=seconds&offset=10000"),
+        "search, one step": search(states=["ready"], filter=["json.n=-1"]),
+        "search, one step in all states": search(id="none"),
+        "search for a header": search(filter=["header.tenant=other"]),
         "dead letters": ask("/api/v1/operator/dead-letters"),
         "exchanges": ask(f"{_BASE}/exchanges"),
+        "exchanges, by rate, in the middle": ask(f"{_BASE}/exchanges?sort=publishing&offset={queues // 20}"),
         "one exchange": ask(f"{_BASE}/exchanges/%2F/exchange-0"),
         "connections": ask(f"{_BASE}/connections"),
+        "connections, by user, in the middle": ask(f"{_BASE}/connections?sort=user&offset=2500"),
         "policies": ask("/api/policies", "/api/operator-policies"),
+        "users": ask("/api/users", "/api/permissions", "/api/topic-permissions"),
+        "vhosts": ask("/api/vhosts"),
+        "pipeline": ask("/api/v1/pipelines", f"{_BASE}/groups?text=archive&limit=100"),
+        "shovels": ask("/api/shovels"),
         "journal": ask(f"{_BASE}/journal"),
         "scrape": ask("/metrics", headers=_TEXT),
         "scrape, per object": ask("/metrics/per-object", headers=_TEXT),

@@ -12,13 +12,27 @@ from __future__ import annotations
 
 import gc
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import httpx
 import pika
-from bench.stalls import bulk, clients, endings, many_matches, messages, partitioned, topology
+from bench.stalls import (
+    bulk,
+    clients,
+    endings,
+    extras,
+    fan_out,
+    letters,
+    many_matches,
+    messages,
+    partitioned,
+    rows,
+    topology,
+    wide,
+)
 from bench.stalls.site import Meter, Prepare, Site
 
 from holtmq.config import Config, Limits
@@ -31,6 +45,11 @@ _PATIENCE: Final = 600.0
 REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "tx.commit": (100_000, messages.commit),
     "tx.commit of acks": (100_000, messages.commit_acks),
+    "tx.commit to a headers exchange": (100_000, messages.commit_special("headers")),
+    "tx.commit of delayed messages": (100_000, messages.commit_special("delay")),
+    "tx.commit to a queue that may refuse": (100_000, messages.commit_special("reject-publish")),
+    "tx.commit to a stream": (100_000, messages.commit_special("stream")),
+    "tx.commit of rejections, with dead letters": (100_000, messages.commit_nacks),
     "delayed messages due at once": (100_000, messages.delayed),
     "load definitions with bindings": (100_000, topology.load_definitions),
     "list bindings": (100_000, topology.list_bindings),
@@ -46,6 +65,8 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "bindings of a queue": (100_000, topology.list_bindings_of_queue),
     "publish to a changed random exchange": (10_000, topology.choose("x-random")),
     "publish to a changed consistent-hash exchange": (10_000, topology.choose("x-consistent-hash")),
+    "checkpoint of idle queues": (20_000, topology.checkpoint(used=False)),
+    "checkpoint of queues with a message": (20_000, topology.checkpoint(used=True)),
     "delete a vhost with queues": (20_000, topology.delete_vhost),
     "rates of queues that are all used": (20_000, topology.sample_used),
     "connection lost with exclusive queues": (20_000, topology.drop_exclusive),
@@ -132,6 +153,84 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "delete a group of all partitions": (100_000, partitioned.delete_group),
     "ack in one batch, each in its partition": (10_000, partitioned.ack),
     "leases expire at once": (100_000, partitioned.expire),
+    "list keyed rows, the first time": (100_000, extras.list_rows),
+    "list keyed rows 256 times in one request": (100_000, extras.list_rows_often),
+    "get keyed rows in one request": (100_000, extras.get_rows),
+    "keyed rows expire at once": (100_000, extras.expire_rows),
+    "put keyed rows again": (100_000, extras.put_rows_again),
+    "list timers": (100_000, extras.list_timers),
+    "move timers": (100_000, extras.move_timers),
+    "timers due at once": (100_000, extras.fire_timers),
+    "list names of traces": (100_000, extras.list_trace_names),
+    "list traces of a name": (100_000, extras.list_traces),
+    "read state of a stream processor": (100_000, extras.read_state),
+    "list dead letters of a group": (100_000, letters.letters("GET", "/api/v1/dlq?queue=log")),
+    "list dead letters, one of many partitions": (
+        100_000,
+        letters.letters("GET", "/api/v1/dlq?queue=log&partition=p7&limit=10000"),
+    ),
+    "delete dead letters of a group": (100_000, letters.letters("DELETE", "/api/v1/dlq?queue=log")),
+    "dead letters of both kinds by reason": (
+        100_000,
+        letters.letters("GET", "/api/v1/operator/dead-letters"),
+    ),
+    "redrive dead letters": (20_000, letters.redrive),
+    "commit staged rows": (1_000_000, letters.commit_rows(16)),
+    "commit staged rows, one partition": (1_000_000, letters.commit_rows(1)),
+    "commit staged rows, very many partitions": (1_000_000, letters.commit_rows(100_000)),
+    "abort staged rows": (1_000_000, letters.abort_rows),
+    "read a range of rows": (1_000_000, letters.read_rows),
+    "clear a partitioned queue": (1_000_000, letters.clear_rows),
+    "delete a partitioned queue": (1_000_000, letters.delete_rows),
+    "publish to a durable fanout, confirmed": (100_000, wide.publish("fanout", ("", {}))),
+    "publish to a durable fanout again, confirmed": (100_000, wide.publish("fanout", ("", {}), again=True)),
+    "publish to a topic exchange of queues, confirmed": (100_000, wide.publish("topic", ("a.#", {}))),
+    "publish to a headers exchange of queues, confirmed": (
+        100_000,
+        wide.publish("headers", ("", {"kind": "k"})),
+    ),
+    "consume very often from one queue": (100_000, wide.declare_consumers(1)),
+    "publish to very many consumers": (100_000, wide.consumed(wide.publish_some, 1)),
+    "publish to very many busy consumers": (100_000, wide.publish_to_busy),
+    "dashboard of a queue with very many busy consumers": (100_000, wide.show_stuck),
+    "connection lost with very many consumers": (100_000, wide.consumed(wide.lose_connection, 1)),
+    "connection lost with consumers on 2,000 channels": (100_000, wide.on_channels),
+    "connection lost with consumers of 1,000 queues": (100_000, wide.consumed(wide.lose_connection, 1_000)),
+    "close a channel with very many consumers": (100_000, wide.consumed(wide.close_channel, 1)),
+    "list very many consumers": (100_000, wide.consumed(wide.list_consumers, 1_000)),
+    "show a queue with very many consumers": (100_000, wide.consumed(wide.show_queue, 1)),
+    "delete a queue with very many consumers": (100_000, wide.consumed(wide.delete_queue, 1)),
+    "list channels": (20_000, wide.list_channels),
+    "purge a deep queue with priorities": (1_000_000, wide.purge({"x-max-priority": 9})),
+    "purge a deep queue with expirations": (1_000_000, wide.purge({}, "3600000")),
+    "delete a deep queue with priorities": (1_000_000, wide.delete({"x-max-priority": 9})),
+    "a policy drops messages of a deep queue": (1_000_000, wide.shrink({})),
+    "delete a queue with outcasts": (100_000, wide.delete_with_outcasts),
+    "tx.rollback": (100_000, wide.rollback),
+    "tx.rollback of acks": (100_000, wide.rollback_acks),
+    "import queues and bindings": (20_000, wide.import_queues),
+    "import queues and bindings again": (20_000, wide.import_again),
+    "export queues and bindings": (20_000, wide.export_queues),
+    "import exchanges": (20_000, rows.load("exchanges")),
+    "import exchanges again": (20_000, rows.load("exchanges", again=True)),
+    "import users and permissions": (20_000, rows.load("users")),
+    "import policies": (20_000, rows.load("policies")),
+    "import vhosts": (2_000, rows.load("vhosts")),
+    "list very many queues": (100_000, rows.listed("/api/queues")),
+    "a page of very many queues": (100_000, rows.listed("/api/queues?page=500&page_size=100")),
+    "a page of queues by a pattern": (100_000, rows.listed("/api/queues?page=1&name=9%249&use_regex=true")),
+    "a page of queues, sorted": (100_000, rows.listed("/api/queues?page=1&sort=messages&sort_reverse=true")),
+    "overview of very many queues": (100_000, rows.listed("/api/overview")),
+    "list vhosts with very many queues": (100_000, rows.listed("/api/vhosts")),
+    "export very many queues": (100_000, rows.listed("/api/definitions")),
+    "bindings of very many queues": (100_000, rows.listed("/api/bindings")),
+    "metrics of each of very many queues": (100_000, rows.listed("/metrics/per-object")),
+    "health with very many queues": (100_000, rows.listed("/health")),
+    "policy over very many queues": (100_000, topology.put_policy),
+    "delete a vhost with very many queues": (100_000, rows.listed("DELETE /api/vhosts/%2F")),
+    "list very many exchanges": (100_000, rows.listed("/api/exchanges", "exchanges")),
+    "export very many exchanges": (100_000, rows.listed("/api/definitions", "exchanges")),
+    **fan_out.WAYS,
 }
 
 
@@ -156,6 +255,8 @@ def measure(name: str, scale: float) -> tuple[int, float, float]:
         with meter.running():
             request()
             broker.call(lambda node: node.broker.flow.turn())
+            while broker.call(lambda node: len(node.broker.long_changes)):  # what goes on after the answer
+                time.sleep(0.01)
         with suppress(pika.exceptions.AMQPError):  # it may be gone
             connection.close()
     return count, meter.worst * 1000, meter.total * 1000

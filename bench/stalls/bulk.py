@@ -108,16 +108,17 @@ def expire(letters: bool) -> Prepare:
 def shrink(letters: bool) -> Prepare:
     def prepare(site: Site, count: int) -> Callable[[], object]:
         _fill(site, count, LETTERS if letters else {})
-        body = {"pattern": "^q$", "definition": {"max-length": 1}}
-
-        def change() -> None:
-            site.http.put("/api/policies/%2F/short", json=body).raise_for_status()
-            while site.channel.queue_declare("q", passive=True).method.message_count > 1:
-                time.sleep(0.01)
-
-        return change
+        return lambda: shorten(site, "q")
 
     return prepare
+
+
+def shorten(site: Site, queue: str) -> None:
+    """A policy lowers the queue's limit to one message; wait until the others are gone."""
+    body = {"pattern": f"^{queue}$", "definition": {"max-length": 1}}
+    site.http.put("/api/policies/%2F/short", json=body).raise_for_status()
+    while site.channel.queue_declare(queue, passive=True).method.message_count > 1:
+        time.sleep(0.01)
 
 
 def delete_full(site: Site, count: int) -> Callable[[], object]:

@@ -98,12 +98,14 @@ def publish_to_readers(site: Site, count: int) -> Callable[[], object]:
     """Very many readers of one stream."""
     site.channel.queue_declare("log", durable=True, arguments={"x-queue-type": "stream"})
     site.channel.basic_qos(prefetch_count=10)
-    for number in range(count):
-        site.channel.basic_consume("log", lambda *_: None, consumer_tag=f"c-{number}")
+    for number in range(count):  # without waiting for each answer
+        method = pika.spec.Basic.Consume(queue="log", consumer_tag=f"c-{number}", nowait=True)
+        site.channel._impl._send_method(method)
+    site.channel.queue_declare("log", passive=True)
+    other = site.channel.connection.channel()
+    other.confirm_delivery()
 
     def publish() -> None:
-        other = site.channel.connection.channel()
-        other.confirm_delivery()
         other.basic_publish("", "log", b"x", pika.BasicProperties(delivery_mode=2))
         other.queue_declare("log", passive=True)
 

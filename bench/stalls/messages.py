@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 
 import pika
-from bench.stalls.site import Site
+from bench.stalls.site import Prepare, Site
 
 from holtmq.node import Node
 
 
-def _filled(site: Site, queue: str, count: int) -> None:
-    site.channel.queue_declare(queue, durable=True)
+def _filled(site: Site, queue: str, count: int, arguments: dict[str, object] | None = None) -> None:
+    site.channel.queue_declare(queue, durable=True, arguments=arguments)
     for _ in range(count):
         site.channel.basic_publish("", queue, b"x" * 16)
     site.channel.queue_declare(queue, passive=True)
@@ -23,6 +23,45 @@ def commit(site: Site, count: int) -> Callable[[], object]:
     site.channel.tx_select()
     for _ in range(count):
         site.channel.basic_publish("", "q", b"x" * 16, pika.BasicProperties(delivery_mode=2))
+    site.channel.queue_declare("q", passive=True)
+    return lambda: site.channel.tx_commit()
+
+
+def commit_special(kind: str) -> Prepare:
+    """A commit of messages whose queues are not known by their key alone, or that may be refused."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        channel, headers = site.channel, {"a": 1}
+        if kind == "headers":
+            channel.exchange_declare("special", "headers", durable=True)
+        elif kind == "delay":
+            headers = {"x-delay": 3_600_000}
+            arguments = {"x-delayed-type": "fanout"}
+            channel.exchange_declare("special", "x-delayed-message", durable=True, arguments=arguments)
+        else:
+            channel.exchange_declare("special", "fanout", durable=True)
+        options: dict[str, dict[str, object]] = {
+            "reject-publish": {"x-overflow": "reject-publish", "x-max-length": 2 * count},
+            "stream": {"x-queue-type": "stream"},
+        }
+        channel.queue_declare("q", durable=True, arguments=options.get(kind))
+        channel.queue_bind("q", "special", arguments={"a": 1})
+        channel.tx_select()
+        for _ in range(count):
+            properties = pika.BasicProperties(delivery_mode=2, headers=headers)
+            channel.basic_publish("special", "", b"x" * 16, properties)
+        channel.queue_declare("q", passive=True)
+        return lambda: channel.tx_commit()
+
+    return prepare
+
+
+def commit_nacks(site: Site, count: int) -> Callable[[], object]:
+    """Rejections of all messages of a queue, with dead letters."""
+    site.channel.queue_declare("dead", durable=True)
+    requeue(site, count, {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    site.channel.tx_select()
+    site.channel.basic_nack(0, multiple=True, requeue=False)
     site.channel.queue_declare("q", passive=True)
     return lambda: site.channel.tx_commit()
 
@@ -67,8 +106,8 @@ def purge(site: Site, count: int) -> Callable[[], object]:
     return lambda: site.channel.queue_purge("q")
 
 
-def requeue(site: Site, count: int) -> Callable[[], object]:
-    _filled(site, "q", count)
+def requeue(site: Site, count: int, arguments: dict[str, object] | None = None) -> Callable[[], object]:
+    _filled(site, "q", count, arguments)
     got = 0
 
     def take(*_: object) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from bench.stalls.site import Prepare, Site
+from pika import BasicProperties
 
 from holtmq.node import Node
 
@@ -177,7 +178,33 @@ def sample_used(site: Site, count: int) -> Callable[[], object]:
     return lambda: time.sleep(2.5)
 
 
+def checkpoint(used: bool) -> Prepare:
+    """A checkpoint that an operator asks for; ``used``: every queue has a message."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        def make(node: Node) -> None:
+            vhost = node.broker.vhost("/")
+            for number in range(count):
+                node.broker.declare_queue(vhost, f"queue-{number}", durable=True)
+            node.checkpoints.make()
+
+        site.topology(make)
+        if used:
+            for number in range(count):
+                site.channel.basic_publish("", f"queue-{number}", b"x", BasicProperties(delivery_mode=2))
+            site.channel.queue_declare("queue-0", passive=True)
+        return lambda: site.broker.call(lambda node: node.checkpoints.make())
+
+    return prepare
+
+
 def drop_exclusive(site: Site, count: int) -> Callable[[], object]:
     for number in range(count):
         site.channel.queue_declare(f"mine-{number}", exclusive=True)
-    return site.broker.drop_connections
+
+    def drop() -> None:
+        site.broker.drop_connections()
+        while site.broker.call(lambda node: len(node.broker.vhost("/").queues)):
+            time.sleep(0.01)
+
+    return drop

@@ -8,7 +8,7 @@ from holtmq.amqp.frames import FRAME_HEARTBEAT, encode_frame
 from holtmq.amqp.methods import BasicNack, ConnectionClose, ConnectionUnblocked
 from holtmq.load import frames
 from holtmq.load.confirm_stream import ConfirmStream
-from holtmq.load.link import LoadError
+from holtmq.load.errors import LoadError
 
 
 def ack(tag: int, *, multiple: bool = False) -> bytes:

@@ -8,7 +8,7 @@ from holtmq.amqp.frames import FRAME_HEARTBEAT, encode_frame
 from holtmq.amqp.methods import BasicDeliver, ChannelClose, ConnectionBlocked
 from holtmq.load import frames
 from holtmq.load.delivery_stream import AckWriter, DeliveryStream
-from holtmq.load.link import LoadError
+from holtmq.load.errors import LoadError
 
 PREFIX = frames.deliver_prefix(1, "tag", "ex", "key")
 HEARTBEAT = encode_frame(FRAME_HEARTBEAT, 0, b"")

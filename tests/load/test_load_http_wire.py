@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from holtmq.load.errors import LoadError
 from holtmq.load.http_dialect import HttpDialect
 from holtmq.load.http_wire import HttpAddress, HttpAnswer, HttpWire, read_head
 from holtmq.load.http_workers import Flow, Pace
 from holtmq.load.http_workloads import HTTP_WORKLOADS, PAYLOAD, HttpWorkload
-from holtmq.load.link import LoadError
 
 ADDRESS = HttpAddress("127.0.0.1", 1)
 ANSWER = b"HTTP/1.1 201 Created\r\nserver: x\r\ncontent-length: 11\r\n\r\nhello\r\n\r\nyo"

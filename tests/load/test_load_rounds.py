@@ -1,17 +1,32 @@
 """Every workload runs against a real broker, loses nothing, and cleans up."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from certificates import Certificates
+from holtmq.config import Amqp, Config, Limits
 from holtmq.load.comparison import Target, compare, distinct
 from holtmq.load.engine import Engine
-from holtmq.load.link import Address, Link, LoadError
+from holtmq.load.errors import LoadError
+from holtmq.load.link import Address, Link
 from holtmq.load.rounds import run_round
 from holtmq.load.workloads import WORKLOADS, Workload
 from holtmq.testing import TestBroker
 
 pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def by_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round lasts for some messages, not for a time: a thread frozen that long would send not one."""
+
+    def some(engine: Engine, _workload: Workload, _seconds: float) -> None:
+        enough = engine.consumed + 100
+        engine.run(lambda: engine.consumed >= enough)
+
+    monkeypatch.setattr("holtmq.load.rounds._work", some)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=list(WORKLOADS))
@@ -58,6 +73,7 @@ def test_a_lost_message_fails_the_round() -> None:
             run_round(Address.parse(broker.amqp_url), lossy, seconds=0.1, warm_up=0)
 
 
+@pytest.mark.usefixtures("by_count")
 def test_a_dropped_connection_fails_the_round_and_the_comparison_goes_on() -> None:
     drain = Engine.drain
     with TestBroker() as broker, pytest.MonkeyPatch.context() as patch:
@@ -65,6 +81,7 @@ def test_a_dropped_connection_fails_the_round_and_the_comparison_goes_on() -> No
         def drop_once_then_drain(engine: Engine) -> None:
             patch.setattr(Engine, "drain", drain)
             broker.drop_connections()
+            engine.publishers[0].send(1)  # or everything may have arrived, and the round has nothing to miss
             drain(engine)
 
         patch.setattr(Engine, "drain", drop_once_then_drain)
@@ -83,6 +100,7 @@ def test_a_wrong_password_is_told_with_the_brokers_words() -> None:
             Link(address)
 
 
+@pytest.mark.usefixtures("by_count")
 def test_two_brokers_of_one_product_are_told_apart() -> None:
     with TestBroker() as first, TestBroker() as second:
         targets = distinct([Target.at(first.amqp_url), Target.at(second.amqp_url)])
@@ -109,3 +127,19 @@ def test_an_url_becomes_an_address(url: str, expected: Address) -> None:
 def test_an_url_of_another_kind_is_refused(url: str) -> None:
     with pytest.raises(LoadError, match="not an address"):
         Address.parse(url)
+
+
+def test_a_round_over_tls(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    cert, key = certificates.issue("broker")
+    limits = Limits(memory_high_watermark=1.0, disk_free_min_bytes=0)
+    config = Config(amqp=Amqp(tls_cert=cert, tls_key=key, tls_port=0), limits=limits)
+    many = replace(WORKLOADS["deep"], messages=5_000, body_bytes=2_000)  # more than socket buffers hold
+    with TestBroker(config=config) as broker:
+        url = f"amqps://127.0.0.1:{broker.call(lambda node: node.amqp_tls_port)}"
+        seen = run_round(Address.parse(url, str(certificates.authority)), many, seconds=0.1, warm_up=0)
+        with pytest.raises(LoadError, match="--tls-ca names the authority"):
+            Link(Address.parse(url))
+
+    assert seen.messages == 5_000
+    assert seen.slow_reads == 0

@@ -6,7 +6,8 @@ import pytest
 
 from holtmq.amqp.methods import BasicDeliver, ChannelClose
 from holtmq.load import frames
-from holtmq.load.link import CHANNEL, LoadError
+from holtmq.load.errors import LoadError
+from holtmq.load.link import CHANNEL
 from holtmq.load.varied_blob import VariedBlob, Variety
 from holtmq.load.varied_stream import VariedStream
 from holtmq.load.workloads import WORKLOADS

@@ -13,7 +13,9 @@ from holtmq.load import frames
 from holtmq.load.blobs import Blob, Layout, body_is_intact, stamp_at
 from holtmq.load.confirm_stream import ConfirmStream
 from holtmq.load.delivery_stream import AckWriter, DeliveryStream
-from holtmq.load.link import CHANNEL, Link, LoadError
+from holtmq.load.errors import LoadError
+from holtmq.load.link import CHANNEL, Link
+from holtmq.load.sockets import has_begun, has_decrypted
 from holtmq.load.varied_blob import VariedBlob
 from holtmq.load.varied_stream import VariedStream
 
@@ -43,7 +45,7 @@ class Publisher:
 
     @property
     def half_sent(self) -> bool:
-        return self._at != self.blob.end_of(self.blob.whole(self._at))
+        return self._at != self.blob.end_of(self.blob.whole(self._at)) or has_begun(self.link.sock)
 
     def send(self, allowed: int) -> None:
         """Send up to ``allowed`` more messages, fewer when the window or the socket buffer is full."""
@@ -79,6 +81,11 @@ class Publisher:
                 return
 
     def readable(self) -> None:
+        self._read()
+        while has_decrypted(self.link.sock):
+            self._read()
+
+    def _read(self) -> None:
         try:
             data = self.link.sock.recv(_READ_BYTES)
         except BlockingIOError:
@@ -141,6 +148,11 @@ class Consumer:
             self._count(len(part))
 
     def readable(self) -> None:
+        self._read()
+        while has_decrypted(self.link.sock):
+            self._read()
+
+    def _read(self) -> None:
         try:
             size = self.link.sock.recv_into(self.stream.room())
         except BlockingIOError:

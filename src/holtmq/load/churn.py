@@ -10,7 +10,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holtmq.load.link import Address, Link, LoadError
+from holtmq.load.errors import LoadError
+from holtmq.load.link import Address, Link
 from holtmq.load.workloads import Workload
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Protocol, TypeVar
 
+from holtmq.load.errors import LoadError
 from holtmq.load.http_stage import HttpTarget
 from holtmq.load.http_workloads import HttpWorkload
-from holtmq.load.link import Address, Link, LoadError
+from holtmq.load.link import Address, Link
 from holtmq.load.measuring import Percentiles, Round
 from holtmq.load.processes import listener_pid
 from holtmq.load.rounds import run_round
@@ -28,9 +29,9 @@ class Target:
     pid: int | None
 
     @classmethod
-    def at(cls, url: str, pid: int | None = None) -> Target:
+    def at(cls, url: str, pid: int | None = None, tls_ca: str = "") -> Target:
         """Connect once, to check that the broker is up and to learn its name."""
-        address = Address.parse(url)
+        address = Address.parse(url, tls_ca)
         link = Link(address)
         label = link.product or str(address)
         link.close()

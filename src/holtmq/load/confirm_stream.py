@@ -11,7 +11,7 @@ from typing import Final
 from holtmq.amqp.frames import FRAME_METHOD, FRAME_OVERHEAD
 from holtmq.load import frames
 from holtmq.load.delivery_stream import refuse_or_ignore
-from holtmq.load.link import LoadError
+from holtmq.load.errors import LoadError
 
 _ACK: Final = struct.Struct(">BHIIQBB")
 _ACK_SIZE_FIELD: Final = 13

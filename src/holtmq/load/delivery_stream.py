@@ -13,7 +13,7 @@ from typing import Final
 
 from holtmq.amqp.frames import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, FRAME_OVERHEAD
 from holtmq.load import frames
-from holtmq.load.link import LoadError
+from holtmq.load.errors import LoadError
 from holtmq.load.read_buffer import ReadBuffer
 
 _TAG: Final = struct.Struct(">Q")

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Final
 
 from holtmq.load.actors import Consumer, Publisher
-from holtmq.load.link import LoadError
+from holtmq.load.errors import LoadError
 
 _POLL_SECONDS: Final = 0.05
 _STALL_SECONDS: Final = 30.0

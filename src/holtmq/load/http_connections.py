@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from time import perf_counter, perf_counter_ns
 from typing import Final, Generic, Protocol, TypeVar
 
-from holtmq.load.link import LoadError
+from holtmq.load.errors import LoadError
 
 _POLL_SECONDS: Final = 0.05
 _TICK_SECONDS: Final = 0.001

@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
+from holtmq.load.errors import LoadError
 from holtmq.load.http_wire import END, HttpAddress, HttpAnswer
 from holtmq.load.http_workloads import PAYLOAD, HttpWorkload
-from holtmq.load.link import LoadError
 
 QUEUE: Final = "holt-load"
 _SERIAL: Final = b"%012d"

@@ -10,10 +10,10 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Final, Protocol
 
+from holtmq.load.errors import LoadError
 from holtmq.load.http_connections import AnyLoadConnection, LoadEngine
 from holtmq.load.http_workers import Flow, Pace
 from holtmq.load.http_workloads import HttpMode, HttpWorkload
-from holtmq.load.link import LoadError
 from holtmq.load.measuring import Meter, Round, percentiles
 
 _WAKES: Final = 200.0  # per second: the next pop is waiting well before the next push

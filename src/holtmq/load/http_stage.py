@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from holtmq.load.errors import LoadError
 from holtmq.load.http_connections import LoadConnection, LoadEngine
 from holtmq.load.http_dialect import QUEUE, HeldMessage, HttpDialect
 from holtmq.load.http_wire import HttpAddress, HttpAnswer, HttpWire, product
 from holtmq.load.http_workers import Flow, Popper, Pusher
 from holtmq.load.http_workloads import HttpWorkload
-from holtmq.load.link import LoadError
 from holtmq.load.processes import listener_pid
 
 _FILL_CONNECTIONS: Final = 8

@@ -6,7 +6,6 @@ Owns: the address, framing, and the calls that prepare a workload. Must not touc
 from __future__ import annotations
 
 import select
-import socket
 import ssl
 from base64 import b64encode
 from dataclasses import dataclass, field
@@ -15,7 +14,9 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from holtmq.load.link import Address, LoadError
+from holtmq.load import sockets
+from holtmq.load.errors import LoadError
+from holtmq.load.link import Address, shown
 
 _CALL_SECONDS: Final = 60.0
 _READ_BYTES: Final = 1 << 18
@@ -46,14 +47,14 @@ class HttpAddress:
         """Parse ``http://user:password@host:port`` or with https; without a user there is no login."""
         parts = urlsplit(url)
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.path not in ("", "/"):
-            raise LoadError(f"{_shown(url)!r} is not an address like http://host:port or https://host:port")
+            raise LoadError(f"{shown(url)!r} is not an address like http://host:port or https://host:port")
         if parts.username and token:
-            raise LoadError(f"{_shown(url)} has a user: leave the token out")
+            raise LoadError(f"{shown(url)} has a user: leave the token out")
         authorization = f"Bearer {token}" if token else ""
         if parts.username:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             authorization = "Basic " + b64encode(login.encode()).decode()
-        tls = _trusting(tls_ca) if parts.scheme == "https" else None
+        tls = sockets.trusting(tls_ca) if parts.scheme == "https" else None
         return cls(parts.hostname, parts.port or _DEFAULT_PORTS[parts.scheme], authorization, tls)
 
     def __str__(self) -> str:
@@ -84,19 +85,6 @@ class HttpAddress:
 END: Final = b"\r\n\r\n"
 
 
-def _shown(url: str) -> str:
-    """An address without its password."""
-    login, at, rest = url.rpartition("@")
-    return f"{login.rpartition(':')[0]}:***@{rest}" if at and login.count(":") > 1 else url
-
-
-def _trusting(tls_ca: str) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=tls_ca or None)
-    except OSError as error:  # also ssl.SSLError
-        raise LoadError(f"{tls_ca} is not a certificate in PEM form: {error}") from None
-
-
 class HttpWire:
     """One connection. Call ``receive`` when the socket is readable."""
 
@@ -104,19 +92,7 @@ class HttpWire:
 
     def __init__(self, address: HttpAddress) -> None:
         self.address = address
-        try:
-            sock = socket.create_connection((address.host, address.port), timeout=_CALL_SECONDS)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if address.tls is not None:
-                sock = address.tls.wrap_socket(sock, server_hostname=address.host)
-        except ssl.SSLCertVerificationError as error:
-            raise LoadError(
-                f"the certificate of {address} is not to be trusted: {error.verify_message}. "
-                "--tls-ca names the authority that signed it"
-            ) from None
-        except OSError as error:
-            raise LoadError(f"cannot connect to {address}: {error}") from None
-        self._sock = sock
+        self._sock = sockets.connect(address.host, address.port, address.tls, _CALL_SECONDS)
         self._chunks: list[bytes] = []
         self._have = 0
         self._need = 0  # bytes of the complete response; 0 until its head has arrived
@@ -169,13 +145,13 @@ class HttpWire:
         """What has arrived; None: nothing of an answer, such as a ticket for the next TLS session. All of a
         TLS record is read, since poll reports nothing for a rest that the TLS library keeps."""
         sock = self._sock
-        assert isinstance(sock, ssl.SSLSocket)
+        assert isinstance(sock, sockets.TlsSocket)
         sock.settimeout(0)
         try:
             pieces = [sock.recv(_READ_BYTES)]
             while sock.pending():
                 pieces.append(sock.recv(_READ_BYTES))
-        except ssl.SSLWantReadError:
+        except BlockingIOError:
             return None
         finally:
             sock.settimeout(_CALL_SECONDS)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from time import perf_counter, perf_counter_ns
 from typing import Generic, Protocol, TypeVar
 
+from holtmq.load.errors import LoadError
 from holtmq.load.http_workloads import HttpMode, HttpWorkload
-from holtmq.load.link import LoadError
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")

@@ -6,7 +6,7 @@ Must not touch: the measured traffic. Publishers and consumers take over the soc
 
 from __future__ import annotations
 
-import socket
+import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,7 +45,8 @@ from holtmq.amqp.methods import (
     QueueDelete,
     QueueDeleteOk,
 )
-from holtmq.load import frames
+from holtmq.load import frames, sockets
+from holtmq.load.errors import LoadError
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.tables import FieldValue
 
@@ -53,11 +54,8 @@ M = TypeVar("M", bound=Method)
 
 CHANNEL: Final = 1
 _CALL_SECONDS: Final = 30.0
+_DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671}
 _FRAME_MAX: Final = 131_072  # what RabbitMQ offers; a body of 64 KiB then fits in one frame
-
-
-class LoadError(Exception):
-    """The broker refused, closed or sent an unexpected reply; or the round cannot be measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +67,21 @@ class Address:
     user: str = "guest"
     password: str = "guest"
     vhost: str = "/"
+    tls: ssl.SSLContext | None = None
 
     @classmethod
-    def parse(cls, url: str) -> Address:
-        """Parse ``amqp://user:password@host:port/vhost``; missing parts get RabbitMQ's defaults."""
+    def parse(cls, url: str, tls_ca: str = "") -> Address:
+        """Parse ``amqp[s]://user:password@host:port/vhost``; missing parts get RabbitMQ's defaults."""
         parts = urlsplit(url)
-        if parts.scheme == "amqps":
-            raise LoadError("this tool puts no load on AMQP over TLS: name the port without TLS, amqp://...")
-        if parts.scheme != "amqp" or not parts.hostname:
-            raise LoadError(f"{url!r} is not an address like amqp://user:password@host:port/vhost")
+        if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+            raise LoadError(f"{shown(url)!r} is not an address like amqp://user:password@host:port/vhost")
         return cls(
             parts.hostname,
-            parts.port or 5672,
+            parts.port or _DEFAULT_PORTS[parts.scheme],
             unquote(parts.username) if parts.username is not None else "guest",
             unquote(parts.password) if parts.password is not None else "guest",
             unquote(parts.path[1:]) if len(parts.path) > 1 else "/",
+            sockets.trusting(tls_ca) if parts.scheme == "amqps" else None,
         )
 
     def __str__(self) -> str:
@@ -97,11 +95,7 @@ class Link:
         self.address = address
         self.frame_max = _FRAME_MAX
         self.product = ""
-        try:
-            self.sock = socket.create_connection((address.host, address.port), timeout=_CALL_SECONDS)
-        except OSError as error:
-            raise LoadError(f"cannot connect to {address}: {error}") from None
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = sockets.connect(address.host, address.port, address.tls, _CALL_SECONDS)
         self._left = bytearray()
         try:
             self._open()
@@ -206,6 +200,12 @@ class Link:
         out = bytes(self._left[:size])
         del self._left[:size]
         return out
+
+
+def shown(url: str) -> str:
+    """An address without its password."""
+    login, at, rest = url.rpartition("@")
+    return f"{login.rpartition(':')[0]}:***@{rest}" if at and login.count(":") > 1 else url
 
 
 def _text(value: FieldValue) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from time import perf_counter, process_time
 
-from holtmq.load.link import LoadError
+from holtmq.load.errors import LoadError
 from holtmq.load.processes import Usage, usage
 
 

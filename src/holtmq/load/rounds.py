@@ -10,7 +10,8 @@ from time import perf_counter
 
 from holtmq.load.churn import churning
 from holtmq.load.engine import Engine
-from holtmq.load.link import Address, LoadError
+from holtmq.load.errors import LoadError
+from holtmq.load.link import Address
 from holtmq.load.measuring import Meter, Percentiles, Round, percentiles
 from holtmq.load.processes import listener_pid
 from holtmq.load.stage import Stage

@@ -11,7 +11,8 @@ from typing import Final
 
 from holtmq.load.actors import Consumer, Publisher
 from holtmq.load.blobs import Blob, layout
-from holtmq.load.link import Address, Link, LoadError
+from holtmq.load.errors import LoadError
+from holtmq.load.link import Address, Link
 from holtmq.load.varied_blob import VariedBlob, Variety, binding_key, varied_blob
 from holtmq.load.varied_stream import VariedStream
 from holtmq.load.workloads import Mode, Workload

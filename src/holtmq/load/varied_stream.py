@@ -13,7 +13,7 @@ from typing import Final
 from holtmq.amqp.frames import FRAME_METHOD, FRAME_OVERHEAD
 from holtmq.load import frames
 from holtmq.load.delivery_stream import refuse_or_ignore
-from holtmq.load.link import LoadError
+from holtmq.load.errors import LoadError
 from holtmq.load.read_buffer import ReadBuffer
 from holtmq.load.varied_blob import VariedBlob
 
