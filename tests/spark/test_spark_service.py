@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from spark_processes import Broker, push_until_taken, until
 from spark_support import Shop
 
 from holtmq.cli import main
+from holtmq.spark.jobs import rollup as rollup_job
 from holtmq.spark.jobs.running import Progress, Setting
 from holtmq.spark.jobs.service import Service, State
 from holtmq.spark.jobs.service_file import load_jobs
 from holtmq.spark.jobs.service_http import ServiceHttp, metrics
+from holtmq.spark.jobs.stopping import Stop
 from holtmq.spark.jobs.toml_file import PipelineFileError
 
 GOOD = """
@@ -160,6 +163,27 @@ def test_a_job_that_cannot_work_fails_alone(shop: Shop, tmp_path: Path) -> None:
     assert 'job_up{job="' in metrics(service)
 
 
+def test_metrics_have_every_digit_and_nothing_that_is_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_text(GOOD)
+    service = Service(load_jobs(path, Setting("http://127.0.0.1:9")), Progress(io.StringIO()))
+    (life,) = service.lives
+
+    before = metrics(service)
+    life.figures, life.last_progress_at = {"rows": 12_345_678, "behind": 7_654_321}, 1_794_850_707.5
+
+    assert "\nholt_pipeline_job_last_progress_seconds{" not in before
+    assert "\nholt_pipeline_job_behind_messages{" not in before
+    after = {
+        line.split("{")[0]: float(line.split()[-1])
+        for line in metrics(service).splitlines()
+        if line[0] != "#"
+    }
+    assert after["holt_pipeline_job_rows_total"] == 12_345_678
+    assert after["holt_pipeline_job_behind_messages"] == 7_654_321
+    assert after["holt_pipeline_job_last_progress_seconds"] == 1_794_850_707.5
+
+
 @pytest.mark.xdist_group("spark")
 def test_jobs_on_spark_share_a_driver_and_keep_their_views_apart(
     spark: SparkSession, shop: Shop, tmp_path: Path
@@ -205,3 +229,22 @@ queue = "{shop.name("out-" + name)}"
     assert origins == {"a": {"a"}, "b": {"b"}}
     assert [life.state for life in service.lives] == [State.STOPPED] * 3
     assert os.path.isdir(tmp_path / "lake" / "_rollup" / "minutes")
+
+
+def test_a_rollup_that_runs_again_and_again_counts_all_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = iter([7, 0, 5])
+    monkeypatch.setattr(Setting, "session", lambda *_: None)
+    monkeypatch.setattr(rollup_job, "_step", lambda *_: ({"job": "rollup"}, next(steps)))
+    stop, seen = Stop(), list[Mapping[str, float]]()
+
+    def watch(figures: Mapping[str, float]) -> None:
+        seen.append(figures)
+        if len(seen) == 3:
+            stop.set()
+
+    setting = Setting("http://127.0.0.1:9", every=0.0, out=io.StringIO(), watch=watch)
+    rollup_job.rollup(setting, "orders", str(tmp_path), stop=stop)
+
+    assert seen == [{"rows": 7, "batches": 1}, {"rows": 7, "batches": 2}, {"rows": 12, "batches": 3}]

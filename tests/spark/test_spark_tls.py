@@ -1,13 +1,17 @@
 """The connector over TLS, with certificates of its own: the client by itself, then a whole job."""
 
+import io
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from lake_support import ids
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from spark_processes import until
 from spark_support import Shop
 
 from certificates import Certificates
@@ -15,6 +19,9 @@ from holtmq.cli import main
 from holtmq.config import Config, Http, Limits, TlsVerify
 from holtmq.spark.client import BrokerClient
 from holtmq.spark.errors import BrokerUnreachable
+from holtmq.spark.jobs.running import Progress, Setting
+from holtmq.spark.jobs.service import Service
+from holtmq.spark.jobs.service_file import load_jobs
 from holtmq.spark.options import Connection, Selection
 from holtmq.testing import TestBroker
 
@@ -87,6 +94,28 @@ def test_the_doctor_looks_over_tls(safe: tuple[Shop, str], authority: Certificat
 
     assert (trusting.exit_code, "queues can be written" in trusting.output) == (0, True), trusting.output
     assert (wary.exit_code, "not trusted" in wary.output) == (1, True), wary.output
+
+
+def test_jobs_are_served_over_tls_and_an_untrusted_certificate_is_reported(
+    safe: tuple[Shop, str], authority: Certificates, tmp_path: Path
+) -> None:
+    shop, url = safe
+    shop.push("q", range(10))
+    path = tmp_path / "jobs.toml"
+    job = '[jobs.{0}]\nkind = "archive"\nqueue = "{1}"\nlake = "{0}"\nengine = "arrow"\nevery = "10ms"\n'
+    trusting = job.format("trusting", shop.name("q")) + f'tls_ca = "{authority.authority}"\n'
+    path.write_text(trusting + job.format("wary", shop.name("q")))
+    service = Service(load_jobs(path, Setting(url, out=io.StringIO())), Progress(io.StringIO()))
+    runner = threading.Thread(target=service.run)
+    runner.start()
+    good, bad = service.lives
+    until(lambda: good.total("rows") == 10 and bad.restarts >= 1, "one archives, one is refused")
+    service.stop.set()
+    runner.join()
+
+    assert "is not trusted" in bad.last_error
+    assert "--tls-ca" in bad.last_error
+    assert ids(tmp_path / "trusting", "parquet") == list(range(10))
 
 
 def test_a_job_reads_and_writes_over_tls_in_driver_and_executors(

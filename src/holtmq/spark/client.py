@@ -284,7 +284,7 @@ class BrokerClient:
         if isinstance(error, ssl.SSLCertVerificationError):  # a retry would not help
             raise BrokerUnreachable(
                 f"the certificate of {self._options.url} is not trusted: {error.verify_message}; "
-                "option tlsCa names the file of the authority that signed it"
+                "option tlsCa (of a job: --tls-ca) names the file of the authority that signed it"
             ) from error
         if time.monotonic() + pause > deadline:
             raise BrokerUnreachable(

@@ -32,8 +32,11 @@ from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-URL = os.environ.get("HOLT_URL", "{url}")
-BROKER = {{"url": URL, "tokenFile": os.environ.get("HOLT_TOKEN_FILE", "")}}
+BROKER = {{
+    "url": os.environ.get("HOLT_URL", "{url}"),
+    "tlsCa": os.environ.get("HOLT_ADMIN_TLS_CA", "{tls_ca}"),  # empty: the system's authorities
+    "tokenFile": os.environ.get("HOLT_TOKEN_FILE", ""),
+}}
 
 spark = SparkSession.active()
 
@@ -79,6 +82,12 @@ import os
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 
+BROKER = {{
+    "url": os.environ.get("HOLT_URL", "{url}"),
+    "tlsCa": os.environ.get("HOLT_ADMIN_TLS_CA", "{tls_ca}"),
+    "tokenFile": os.environ.get("HOLT_TOKEN_FILE", ""),
+}}
+
 spark = SparkSession.active()
 
 
@@ -86,7 +95,7 @@ spark = SparkSession.active()
 def changes() -> DataFrame:
     return (
         spark.readStream.format("pyspark_holtmq")
-        .option("url", os.environ.get("HOLT_URL", "{url}"))
+        .options(**BROKER)
         .option("queue", "{queue}")
         .option("startingOffsets", "earliest")
         .option("payloadSchema", "id BIGINT, kind STRING, amount DOUBLE, deleted BOOLEAN")
@@ -110,8 +119,9 @@ dp.create_auto_cdc_flow(
 _README: Final = """\
 # {name}
 
-    pip install 'holtmq[pipelines]'
+    pip install 'holtmq[pipelines]'              # here; the broker needs 'holtmq[arrow]'
     export HOLT_URL={url}
+    holt pipeline doctor --url $HOLT_URL         # says what is missing
     export PYSPARK_PYTHON=$(which python)        # executors use the Python that has holtmq
     spark-pipelines dry-run                      # checks the graph
     spark-pipelines run                          # reads what is there, then ends
@@ -122,11 +132,12 @@ _README: Final = """\
 | `auto_cdc/changes.py` | the newest state of each key, for a catalog with Delta Lake or Iceberg |
 
 Each run goes on where the last one stopped: offsets are in the pipeline's storage. The sink is exactly once.
-A token goes into a file that `HOLT_TOKEN_FILE` names.
+A token goes into a file that `HOLT_TOKEN_FILE` names. For an https address whose authority the system does
+not know, `HOLT_ADMIN_TLS_CA` names the authority's file.
 """
 
 
-def create_project(folder: Path, url: str, queue: str, target: str) -> list[Path]:
+def create_project(folder: Path, url: str, queue: str, target: str, tls_ca: str = "") -> list[Path]:
     """Write a project into a folder that does not exist yet; return its files."""
     if folder.exists():
         raise InvalidOption(f"{folder} is there already; choose another name")
@@ -136,12 +147,13 @@ def create_project(folder: Path, url: str, queue: str, target: str) -> list[Path
         "name": folder.name,
         "storage": f"file://{(folder / 'storage').resolve()}",
         "url": url,
+        "tls_ca": tls_ca,
         "queue": queue,
         "table": table,
         "target": target,
         "sink": sink,
     }
-    for given in (url, queue, target):
+    for given in (url, queue, target, tls_ca):
         if '"' in given or "\\" in given or "\n" in given:
             raise InvalidOption(f"{given!r} cannot be written into a project: it has a quote or a backslash")
     texts = {

@@ -80,9 +80,18 @@ def rollup(
     def layout(table: Table) -> Layout:
         return Layout(SCHEMA, PARTITIONED, ("minute",), table.in_file)
 
+    done = {"rows": 0, "batches": 0}  # since the job began
+
+    def step() -> dict[str, object]:
+        summary, rows = _step(spark, setting, names, writer, storage, partial)
+        done["rows"] += rows
+        done["batches"] += 1
+        setting.watch(dict(done))
+        return summary
+
     opened = bind(open_table, storage, format, create=True, schema=SCHEMA, partitioned=PARTITIONED)
     with LakeWriter(storage, opened, layout, f"rollup of {queues}") as writer:
-        return repeat(setting, lambda: _step(spark, setting, names, writer, storage, partial), stop)
+        return repeat(setting, step, stop)
 
 
 def read_rollup(spark: "SparkSession", lake: str) -> "DataFrame":
@@ -99,7 +108,8 @@ def _step(
     writer: LakeWriter,
     storage: Storage,
     partial: bool,
-) -> dict[str, object]:
+) -> tuple[dict[str, object], int]:
+    """One run: its summary, and how many rows it has counted."""
     began = time.monotonic()
     now_ms = int(time.time() * 1000)
     until = now_ms if partial else now_ms - now_ms % _MINUTE_MS
@@ -116,8 +126,7 @@ def _step(
     positions = {_key(name): Position(until, until) for name in queues}
     writer.replace(files, old, positions)
     writer.care(ThreadEngine(1))
-    setting.watch({"rows": sums["pushed"] + sums["delivered"], "behind": 0})
-    return {
+    summary = {
         "job": "rollup",
         "queues": len(queues),
         **sums,
@@ -126,6 +135,7 @@ def _step(
         "lake": storage.root,
         "format": writer.table.format,
     }
+    return summary, sums["pushed"] + sums["delivered"]
 
 
 def _key(queue: str) -> str:

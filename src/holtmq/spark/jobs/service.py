@@ -147,7 +147,7 @@ def _summary(life: JobLife) -> dict[str, object]:
         "state": life.state.value,
         "restarts": life.restarts,
         "rows": int(life.total("rows")),
-        "behind": int(life.figures.get("behind", 0)),
+        "behind": life.figures.get("behind"),  # None: unknown
     }
     return facts | ({"last_error": life.last_error} if life.last_error else {})
 

@@ -90,7 +90,7 @@ def metrics(service: Service) -> str:
         lines.append(f"# TYPE holt_pipeline_{name} {kind}")
         for life, value in values:
             job = life.job.name.replace("\\", "\\\\").replace('"', '\\"')
-            lines.append(f'holt_pipeline_{name}{{job="{job}",kind="{life.job.kind}"}} {value:g}')
+            lines.append(f'holt_pipeline_{name}{{job="{job}",kind="{life.job.kind}"}} {value}')
 
     lives = service.lives
     up = [(life, float(life.state is State.RUNNING)) for life in lives]
@@ -106,6 +106,6 @@ def metrics(service: Service) -> str:
         "job_last_progress_seconds",
         "gauge",
         "When the job last reported, as a Unix time.",
-        [(one, one.last_progress_at) for one in lives],
+        [(one, one.last_progress_at) for one in lives if one.last_progress_at],
     )
     return "\n".join(lines) + "\n"
