@@ -13,18 +13,18 @@ from cryptography.x509.oid import NameOID
 class Certificates:
     """An authority and what it signs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, days: float = 3650) -> None:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
         self.authority = folder / "ca.pem"
-        self._write(self.authority, self._sign("test authority", self._key.public_key(), is_ca=True))
+        self._write(self.authority, self._sign("test authority", self._key.public_key(), days, is_ca=True))
 
-    def issue(self, common_name: str) -> tuple[Path, Path]:
-        """Certificate and key of one name, for 127.0.0.1."""
+    def issue(self, common_name: str, *, days: float = 365) -> tuple[Path, Path]:
+        """Certificate and key of one name, for 127.0.0.1, valid for so many days."""
         key = ec.generate_private_key(ec.SECP256R1())
         paths = self._folder / f"{common_name}.pem", self._folder / f"{common_name}.key"
-        self._write(paths[0], self._sign(common_name, key.public_key()))
+        self._write(paths[0], self._sign(common_name, key.public_key(), days))
         paths[1].write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,
@@ -34,7 +34,9 @@ class Certificates:
         )
         return paths
 
-    def _sign(self, name: str, key: ec.EllipticCurvePublicKey, is_ca: bool = False) -> x509.Certificate:
+    def _sign(
+        self, name: str, key: ec.EllipticCurvePublicKey, days: float, is_ca: bool = False
+    ) -> x509.Certificate:
         now = datetime.now(UTC)
         builder = (
             x509.CertificateBuilder()
@@ -43,7 +45,7 @@ class Certificates:
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + timedelta(days=1))
+            .not_valid_after(now + timedelta(days=days))
             .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
             .add_extension(
                 x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False

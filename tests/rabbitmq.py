@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +27,7 @@ class RabbitMq:
         self.amqp_port, self.http_port = free_port(), free_port()
         self._dist_port, self._epmd_port = free_port(), free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._port_mapper: subprocess.Popen[bytes] | None = None
         (folder / "log").mkdir(parents=True)
         (folder / "enabled_plugins").write_text(_PLUGINS)
         (folder / "rabbitmq.conf").write_text(
@@ -71,6 +71,8 @@ class RabbitMq:
 
     def start(self) -> None:
         """Until it answers over HTTP and AMQP."""
+        if self._port_mapper is None:
+            self._start_port_mapper()
         with (self.folder / "log" / "console.log").open("ab") as console:
             self._process = subprocess.Popen(
                 [str(SERVER)],
@@ -80,37 +82,61 @@ class RabbitMq:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._wait(self._is_ready)
+        self._wait(self._process, self.amqp_port, self.http_port)  # the management API comes last
 
-    def _is_ready(self) -> bool:
-        try:
-            for port in (self.amqp_port, self.http_port):  # the listener of the management API comes last
-                with socket.create_connection(("127.0.0.1", port), timeout=1):
-                    pass
-            return True
-        except OSError:
-            return False
+    def _start_port_mapper(self) -> None:
+        """Erlang would start one that outlives its node: told to end, it refuses until it has noticed the
+        death of the node."""
+        with (self.folder / "log" / "console.log").open("ab") as console:
+            self._port_mapper = subprocess.Popen(
+                ["epmd"],
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._wait(self._port_mapper, self._epmd_port)
 
-    def _wait(self, ready: Callable[[], bool]) -> None:
+    def _wait(self, process: subprocess.Popen[bytes], *ports: int) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        while not ready():
-            assert self._process is not None
-            if self._process.poll() is not None or time.monotonic() > deadline:
+        while not all(_is_open(port) for port in ports):
+            if process.poll() is not None or time.monotonic() > deadline:
                 log = (self.folder / "log" / "console.log").read_text(errors="replace")
                 raise RuntimeError(f"RabbitMQ did not start:\n{log[-2000:]}")
             time.sleep(0.1)
 
     def kill(self) -> None:
-        """SIGKILL, to every process of the node."""
+        """SIGKILL, to every process of the node; its ports are closed afterwards.
+
+        Erlang is a child of the script that is waited for, and may take longer to end: a start at that moment
+        would find the old ports open, and return before there is a new node.
+        """
         process, self._process = self._process, None
         if process is not None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            deadline = time.monotonic() + _START_SECONDS
+            while any(_is_open(port) for port in (self.amqp_port, self.http_port, self._dist_port)):
+                if time.monotonic() > deadline:
+                    raise RuntimeError("RabbitMQ was killed and still listens")
+                time.sleep(0.02)
 
     def stop(self) -> None:
         """End the node and its port mapper."""
         self.kill()
-        subprocess.run(["epmd", "-kill"], env=self._environment(), capture_output=True, check=False)
+        if self._port_mapper is not None:
+            self._port_mapper.kill()
+            self._port_mapper.wait()
+            self._port_mapper = None
+
+
+def _is_open(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
 
 
 def started(folder: Path) -> RabbitMq:
@@ -118,5 +144,9 @@ def started(folder: Path) -> RabbitMq:
     if not SERVER.exists():
         raise RuntimeError("no RabbitMQ in /usr/lib/rabbitmq: scripts/setup-system.sh installs it")
     node = RabbitMq(folder)
-    node.start()
+    try:
+        node.start()
+    except BaseException:
+        node.stop()
+        raise
     return node

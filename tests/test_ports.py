@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holtmq.ports import OpenPort, open_port
+from ports import free_port
 
 NOWHERE = "192.0.2.1"  # reserved for documentation: no machine has it
 
@@ -65,14 +66,13 @@ async def test_without_ipv6_an_address_that_was_meant_is_an_error(
 
 
 async def test_an_address_of_another_machine_is_an_error_and_nothing_stays_open() -> None:
-    free = await opened("127.0.0.1")
-    close(free)
+    port = free_port()
 
     with pytest.raises(OSError, match=NOWHERE):
-        await opened("127.0.0.1", NOWHERE, port=free.port)
+        await opened("127.0.0.1", NOWHERE, port=port)
 
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", free.port))
+        socket.create_connection(("127.0.0.1", port))
 
 
 async def test_a_chosen_port_that_is_taken_on_another_address_is_chosen_again(
@@ -101,12 +101,12 @@ async def test_a_chosen_port_that_is_taken_on_another_address_is_chosen_again(
 
 @pytest.mark.parametrize("name", ["amqp", "http"])
 def test_a_broker_does_not_start_beside_another_server_on_its_ipv6_address(tmp_path: Path, name: str) -> None:
+    port = free_port()  # on 127.0.0.1, too: one that the kernel chooses for ::1 may be taken there
     try:
-        other = socket.create_server(("::1", 0), family=socket.AF_INET6)
+        other = socket.create_server(("::1", port), family=socket.AF_INET6)
     except OSError:
         pytest.skip("this machine has no IPv6")
     with other:
-        port = other.getsockname()[1]
         settings = [f"--{name}-host", "127.0.0.1,::1", f"--{name}-port", str(port)]
         second = "http" if name == "amqp" else "amqp"
         done = subprocess.run(

@@ -21,7 +21,7 @@ from holtmq.amqp.frames import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, encode_fr
 from holtmq.amqp.methods import BasicAck, BasicConsume, BasicNack, BasicPublish, BasicQos, TxCommit, TxSelect
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.rights import of_role
-from holtmq.auth.tokens import Role
+from holtmq.auth.roles import Role
 from holtmq.auth.users import DEFAULT_VHOST, User, UserStore
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError, LimitReached

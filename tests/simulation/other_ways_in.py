@@ -258,7 +258,7 @@ class OtherWaysIn:
         after = self._promises.state.copy()
         after.queues[name].letters = ()
         queue = self._world.partitioned.store.queues[name]
-        gone = self._promises.command(lambda: purge(self._world.partitioned, queue, LetterFilter()))
+        gone = self._promises.command(lambda: list(purge(self._world.partitioned, queue, LetterFilter())))
         if gone:
             self._promises.becomes(after)
 

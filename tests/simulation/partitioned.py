@@ -246,6 +246,7 @@ class PartitionedQueues:
             raise BrokenRule(f"a transaction under {lease} should have been refused")
         _check_duplicates(part.results, duplicates, f"transaction pushed {items}")
         self._promises.becomes(after)
+        self._world.may_lose_power()
 
     def _renews(self) -> None:
         lease = self._some_lease()

@@ -17,6 +17,7 @@ STEPS: Final = 150
 # Histories in which everything happens equally often are alike. So each has its own habits: some things never
 # happen in it, others all the time, and what needs many of a kind in a row is met.
 _HABITS: Final = (0, 1, 1, 4)
+_DIES_AT_CHECKPOINTS: Final = (0.0, 0.0, 0.25)  # in a history, how likely a broker dies with its checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Simulation:
         self._world = World(seed, trace)
         self._random = self._world.random
         self._crashes = self._power_cuts = 0
+        self._dies_at_checkpoints = self._random.choice(_DIES_AT_CHECKPOINTS)
         self._clients: tuple[SimulatedClients, ...] = (
             WorkQueues(self._world),
             PartitionedQueues(self._world),
@@ -125,6 +127,8 @@ class Simulation:
         if not self._world.failed:
             self._turn()
             self._world.checkpoint()
+            if self._random.random() < self._dies_at_checkpoints:  # and the next start has nothing newer
+                self._crash(self._random.choice(list(Keep)))
 
     def _disk_fails(self) -> None:
         disk, choice = self._world.disk, self._random.random()

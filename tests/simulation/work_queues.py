@@ -40,17 +40,25 @@ _WORK, _IN, _OUT, _AUDIT, _SHORT, _DEAD = "work", "in", "out", "audit", "short",
 _LATE, _EVENTS = "late", "log"
 _DELAYING: Final = "delaying"  # an exchange that lets messages for _LATE wait
 _QUORUM = "quorum"
+_WIDE: Final = "wide"  # an exchange that leads to all of the next
+_MANY: Final = ("wide-1", "wide-2", "wide-3")
 _TTL_MS: Final = 1_000
 _QUEUES: Final[dict[str, dict[str, object]]] = {
     _WORK: {},
     _IN: {},
     _OUT: {},
     _AUDIT: {"x-queue-type": "stream"},  # so that a mover's transaction concerns both kinds of queue
-    _SHORT: {"x-message-ttl": _TTL_MS, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": _DEAD},
+    _SHORT: {  # messages leave it for the dead letters in every way: too old, too many, rejected
+        "x-message-ttl": _TTL_MS,
+        "x-max-length": 3,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": _DEAD,
+    },
     _DEAD: {},
     _LATE: {"x-max-length": 3, "x-overflow": "reject-publish"},  # what is due may have to wait for room
     _EVENTS: {"x-queue-type": "stream"},
     _QUORUM: {"x-queue-type": "quorum"},  # keeps every message, persistent or not
+    **{name: {} for name in _MANY},
 }
 _FLEETING: Final = "x"  # publisher of transient messages: a crash may take them
 
@@ -67,6 +75,7 @@ class WorkQueues:
         self._acks_on_their_way: list[str] = []
         self._fleeting: set[str] = set()  # transient messages that were confirmed and not settled
         self._fleeting_gone: set[str] = set()
+        self._copies: dict[str, dict[str, str]] = {}  # of a message for many queues: queue -> name on record
         self._numbers = 0  # of clients and transient messages
 
     @property
@@ -76,6 +85,7 @@ class WorkQueues:
             self._connects: 8,
             self._mover_connects: 4,
             self._publishes: 30,
+            self._publishes_to_many: 10,
             self._settles: 25,
             self._gets: 6,
             self._cancels: 2,
@@ -125,6 +135,23 @@ class WorkQueues:
             if queue == _LATE:
                 exchange, delay_ms = _DELAYING, self._world.random.choice((1, 300, 2_000))
             client.publish(queue, name, make_body(name, padding), persistent, exchange, delay_ms)
+
+    def _publishes_to_many(self) -> None:
+        """A message for several queues, and one behind it for one of them. Nothing leaves these queues."""
+        client = self._some_client()
+        if client is None:
+            return
+        self._numbers += 1
+        name = f"all.{self._numbers}"
+        self._copies[name] = {
+            queue: self._record.next_name(queue, f"{queue}-{client.number}") for queue in _MANY
+        }
+        padding = int(self._world.random.random() ** 4 * 1_500)
+        client.publish("", name, make_body(name, padding), True, _WIDE)
+        if self._world.random.random() < 0.5:
+            queue = self._world.random.choice(_MANY)
+            behind = self._record.next_name(queue, f"{queue}-{client.number}")
+            client.publish(queue, behind, make_body(behind, 0), True)
 
     def _settles(self) -> None:
         client = self._some_client()
@@ -194,6 +221,7 @@ class WorkQueues:
             mover.publish(queue, copy, make_body(copy, 0), persistent=True)
         mover.send(TxCommit())
         self._transaction_open = True
+        self._world.may_lose_power()
 
     def _mover_hangs_up(self) -> None:
         if self._mover is not None:
@@ -209,6 +237,9 @@ class WorkQueues:
             vhost, _DELAYING, "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"}
         )
         self._world.broker.bind(vhost, _DELAYING, _LATE, _LATE)
+        self._world.broker.exchanges.declare(vhost, _WIDE, "fanout", durable=True)
+        for name in _MANY:
+            self._world.broker.bind(vhost, _WIDE, name, "")
 
     def turned(self) -> None:
         """Let the clients see what the turn brought."""
@@ -228,6 +259,8 @@ class WorkQueues:
 
     def flushed(self) -> None:
         """Acks have no answer; what was appended before a flush is durable after it."""
+        if any(client.connection.is_stalled for client in self._clients):
+            return  # it may not have read them yet
         self._record.ack_is_durable(self._acks_on_their_way)
         self._acks_on_their_way.clear()
 
@@ -254,8 +287,10 @@ class WorkQueues:
             for client in self._all_clients()
             for channel in client.connection.channels.values()
         }
-        if not self._world.broker.sessions <= living:
+        broker = self._world.broker
+        if not broker.sessions <= living and not broker.long_changes:  # messages may return in steps
             raise BrokenRule("a session outlived its channel")
+        living |= broker.sessions
         there: set[str] = set()
         for queue in self._queues():
             if not isinstance(queue, WorkQueue):
@@ -274,7 +309,7 @@ class WorkQueues:
                 raise BrokenRule(f"{queue} has {len(ready)} messages")
             if sum(len(message.body) for message in ready) != queue.bytes:
                 raise BrokenRule(f"{queue} counts {queue.bytes} bytes")
-            there.update(name_of(message.body) or "" for message in ready)
+            there.update(self._name_on_record(queue, message.body) for message in ready)
             there.update(name_of(message.body) or "" for message in leased)
             head = queue.store.peek(self._world.broker.flow.pager) if queue.fifo is not None else None
             if queue.name == _SHORT and head is not None and head.arrived_ms + _TTL_MS <= self._world.now_ms:
@@ -327,7 +362,16 @@ class WorkQueues:
 
     def _waiting(self, queue: WorkQueue) -> list[bytes]:
         messages = views.raw_messages(self._world.broker, queue)
-        return [message.body for message in messages if message.persistent]
+        messages += [message for _, message in queue.outcasts]  # a start found it too long
+        bodies = [message.body for message in messages if message.persistent]
+        if queue.name not in _MANY or not all(map(name_of, bodies)):
+            return bodies
+        return [make_body(self._name_on_record(queue, body), 0) for body in bodies]
+
+    def _name_on_record(self, queue: Queue, body: bytes) -> str:
+        """The record has each copy of a message for many queues under its own name."""
+        name = name_of(body) or ""
+        return self._copies.get(name, {}).get(queue.name, name)
 
     def _stored(self, queue: Queue) -> list[bytes]:
         """What a stream holds, and behind it what the spool holds for it, as the disk has it."""
@@ -342,7 +386,8 @@ class WorkQueues:
             if name not in self._fleeting_gone:  # a consumer may have been faster than the confirm
                 self._fleeting.add(name)
         else:
-            self._record.confirm(name)
+            for copy in self._copies.get(name, {"": name}).values():
+                self._record.confirm(copy)
 
     def _leaves(self, name: str) -> None:
         self._may_leave(name)
@@ -376,6 +421,8 @@ class WorkQueues:
         return [*self._clients, *([self._mover] if self._mover is not None else [])]
 
     def _leave_client(self, client: SimClient) -> None:
+        if client.connection.is_stalled:
+            self._acks_on_their_way.clear()  # it has perhaps not read them, and will not
         client.connection.end("gone")
         self._clients.remove(client)
 

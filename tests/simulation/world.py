@@ -28,13 +28,26 @@ from simulation.promises import BrokenRule
 _SEGMENT_BYTES: Final = 1_024
 _CHECKPOINT_BYTES: Final = 2_048
 _COMPACT_BELOW: Final = (0.25, 0.6, 0.95)  # as a broker does it, up to rewriting whatever has lost a message
-# Turns so short that little work needs several of them, with crashes and clients in between.
-_SHORT_TURNS: Final = (
-    TurnLimits(queues=0, dead_letters=0, expired=0),
-    TurnLimits(queues=1, dead_letters=1, expired=1),
-    TurnLimits(queues=3, dead_letters=2, expired=4),
-    TurnLimits(),
-)
+
+
+def _short_turns(*dead_letters: int) -> tuple[TurnLimits, ...]:
+    return tuple(
+        TurnLimits(queues=queues, dead_letters=some, expired=expired, copies=copies, returned=returned)
+        for queues in (0, 1, 3, 2_500)
+        for some in dead_letters
+        for expired in (0, 1, 4, 1_000)
+        for copies in (0, 1, 2, _USUAL.copies)
+        for returned in (0, 1, 2, 3_000)
+    )
+
+
+_USUAL: Final = TurnLimits()
+# Of a history. Turns may be so short that little work needs several of them, with crashes and clients in
+# between. Each limit is short by itself, and dead letters most of all: messages that have left their queue
+# wait, and are found there by a checkpoint.
+_TURNS: Final = ((), (), _short_turns(0, 1, 150), _short_turns(0, 0, 0, 0, 1))
+# Of a history: how likely a transaction is the last thing that is written before the power fails.
+_CUT_WHILE_WRITING: Final = (0.0, 0.2, 0.4)
 _START_MS: Final = 1_700_000_000_000
 
 
@@ -65,7 +78,8 @@ class World:
         self.step = 0
         self.done = Work()
         self._compact_below = self.random.choice(_COMPACT_BELOW)
-        self._has_short_turns = self.random.random() < 0.5
+        self._turns = self.random.choice(_TURNS)
+        self._cut_while_writing = self.random.choice(_CUT_WHILE_WRITING)
         self.journal: FileJournal
         self.broker: Broker
         self.partitioned: PartitionedService
@@ -107,6 +121,8 @@ class World:
             self.broker.put_vhost("/")
             self.broker.access.put_user(User("guest", "", ()))
             self.broker.access.set_permissions("guest", "/", FULL_ACCESS)
+        if self._turns:
+            self.broker.vhost("/").widest = 1  # a message for two queues is placed in steps
         streams.follow()
         self.partitioned.plan_timed()
         prepare()
@@ -135,10 +151,15 @@ class World:
 
     def turn(self) -> None:
         """Finish the round of reads, or some of the work that it left."""
-        if self._has_short_turns:
-            self.broker.flow.per_turn = self.random.choice(_SHORT_TURNS)
+        if self._turns:
+            self.broker.flow.per_turn = self.random.choice(self._turns)
         self.broker.flow.turn()
         self.partitioned.turn(self.now)
+
+    def may_lose_power(self) -> None:
+        """Perhaps the power fails while the transaction that was appended last is written."""
+        if self.random.random() < self._cut_while_writing:
+            self.disk.cut_power_after(self.random.choice((0, 0, 1)))
 
     def let_time_pass(self, ms: int) -> None:
         """Move the clock, and do what has fallen due."""
