@@ -48,8 +48,8 @@ soak-spark: setup-test ## Kill Spark, archivers and the broker for ROUNDS (20): 
 	@HOLT_SPARK_CRASH_ROUNDS=$${ROUNDS:-20} $(BIN)/python -m pytest --timeout 14400 tests/spark/test_spark_crashes.py \
 	  tests/spark/lake/test_lake_crashes.py $(ARGS)
 
-soak-failover: setup-test ## Bring FAULTS (210) faults upon two nodes and a PostgreSQL: make soak-failover FAULTS=500
-	@HOLT_TEST_FAILOVER_ROUNDS=$${FAULTS:-210} $(BIN)/python -m pytest -s tests/replica/test_failover.py -k no_fault $(ARGS)
+soak-failover: setup-test ## Bring FAULTS (210) faults upon two nodes and a PostgreSQL; in parts: ARGS="--minutes 25 --sum FILE"
+	@PYTHONPATH=tests $(BIN)/python -m failover_soak --faults $${FAULTS:-210} $(ARGS)
 
 damage: setup ## Damage data folders in CASES (200) ways, run a broker on each and drain it
 	@PYTHONPATH=tests $(BIN)/python -m damage --cases $${CASES:-200} $(ARGS)
