@@ -135,7 +135,17 @@ def tear_http_transactions() -> None:
     PartitionedStore.commit = in_two  # type: ignore[method-assign, assignment]
 
 
+def fall_silent() -> None:
+    """HTTP takes every request and answers none that has to wait for the disk."""
+
+    def mute(request: HttpRequest, journal: Journal, status: int, body: bytes) -> None:
+        return
+
+    HttpRequest.answer_when_durable = mute  # type: ignore[method-assign, assignment]
+
+
 FAULTS = {
+    "silent": fall_silent,
     "never-syncs": never_sync,
     "unordered": search_as_handed_over,
     "early": confirm_before_sync,

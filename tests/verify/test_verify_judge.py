@@ -96,6 +96,15 @@ async def test_a_broker_that_gives_back_what_was_committed_is_caught(tmp_path: P
     )
 
 
+async def test_a_broker_that_does_not_answer_is_a_finding_and_does_not_hold_up_the_check(
+    tmp_path: Path,
+) -> None:
+    report = await judge(tmp_path, rounds=3, fault="silent", stop_at_failure=True, patience_seconds=2.0)
+
+    assert not report.passed
+    assert report.examples == ["the queues could not be read after a recovery: it took more than 2 s"]
+
+
 async def test_a_broker_that_forgets_acks_is_caught(tmp_path: Path) -> None:
     await caught(tmp_path, "acks", lambda report: report.amqp.undone_acks > 0)
 

@@ -9,7 +9,7 @@ Must not touch: verdicts; every step is written into the record before or after 
 import asyncio
 import time
 from collections import deque
-from contextlib import closing
+from contextlib import closing, suppress
 from random import Random
 from typing import Final
 
@@ -25,6 +25,7 @@ from holtmq.amqp.methods import (
     ConfirmSelectOk,
     ExchangeDeclare,
     ExchangeDeclareOk,
+    Method,
     QueueBind,
     QueueBindOk,
     QueueDeclare,
@@ -59,7 +60,8 @@ _PADDING_MAX: Final = 2_000
 _ACKS_PER_MARKER: Final = 8
 _PER_TRANSACTION: Final = 3
 _DELAY_MS: Final = 50
-_LATE_SECONDS: Final = 30.0  # for a delayed message to arrive, on a busy machine
+_PATIENCE: Final = 30.0  # for the next delivery, or for a delayed message to arrive, on a busy machine
+_LOOK_SECONDS: Final = 1.0  # without a delivery, then the queue is asked whether it has more
 _PREFETCH: Final = 1_000
 
 
@@ -88,7 +90,7 @@ class AmqpWorkload:
         """Read all ready messages, in order, and leave them in their queues."""
         last = await self._publish_last(ports)
         found = {queue: await self._read_queue(ports, queue) for queue in QUEUES}
-        deadline = time.monotonic() + _LATE_SECONDS
+        deadline = time.monotonic() + _PATIENCE
         while last not in map(name_of, found[LATE]) and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
             found[LATE] = await self._read_queue(ports, LATE)
@@ -108,6 +110,7 @@ class AmqpWorkload:
         return name
 
     async def _read_queue(self, ports: Ports, queue: str) -> list[bytes]:
+        """As many as the broker says there are, or as it delivers: it may find that it cannot read some."""
         bodies: list[bytes] = []
         with closing(await AmqpClient.connect(ports.amqp)) as client:
             count = (await client.call(_declaration(queue), QueueDeclareOk)).message_count
@@ -119,13 +122,28 @@ class AmqpWorkload:
                 await client.call(first, BasicConsumeOk)
             else:
                 await client.call(BasicConsume(queue, "reader"), BasicConsumeOk)
-            while len(bodies) < count:
-                method, body = await client.next()
+            while len(bodies) < count and (arrived := await self._next_while_ready(client, ports, queue)):
+                method, body = arrived
                 if isinstance(method, BasicDeliver):
                     bodies.append(body)
                     if queue == STREAM:
                         client.send(BasicAck(method.delivery_tag))
         return bodies
+
+    async def _next_while_ready(
+        self, client: AmqpClient, ports: Ports, queue: str
+    ) -> tuple[Method, bytes] | None:
+        """What arrives next; None when the queue has nothing more, or delivers nothing: that is lost."""
+        deadline = time.monotonic() + _PATIENCE
+        is_empty = False
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    return await client.next()
+            if is_empty or time.monotonic() > deadline:
+                return None
+            with closing(await AmqpClient.connect(ports.amqp)) as other:
+                is_empty = not (await other.call(_declaration(queue), QueueDeclareOk)).message_count
 
     async def finish_reading(self, ports: Ports, most: int) -> None:
         """Purge the queues that are too long; a stream cannot be purged and is recreated."""

@@ -8,7 +8,7 @@ import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -43,6 +43,7 @@ class Options:
     sync: str = "always"
     observe: bool = True  # trace the broker's sync calls from outside, where that works
     stop_at_failure: bool = False
+    patience_seconds: float = 600.0  # for all queues to be read after a recovery
     command: tuple[str, ...] = (sys.executable, "-m", "holtmq.verify.subject")
 
 
@@ -131,8 +132,7 @@ class Judge:
             if not await self._recovered(subject):
                 return False
             if number == 0:
-                for case in self._cases:
-                    await case.workload.prepare(subject.ports)
+                await self._with_patience(self._prepare(subject), "the queues could not be created")
             else:
                 await self._compare(subject)
             if self._options.stop_at_failure and not self._is_clean():
@@ -208,14 +208,29 @@ class Judge:
         return False
 
     async def _compare(self, subject: Subject) -> None:
-        most = self._random.choice(_PURGE_ABOVE)
+        await self._with_patience(self._read(subject), "the queues could not be read after a recovery")
+
+    async def _with_patience(self, work: Awaitable[None], failure: str) -> None:
+        patience = self._options.patience_seconds
         try:
-            for case in self._cases:
-                case.findings.add(case.workload.record.compare(await case.workload.read(subject.ports)))
-                await case.workload.finish_reading(subject.ports, most)
+            async with asyncio.timeout(patience):
+                return await work
+        except TimeoutError:
+            why = f"it took more than {patience:.0f} s"
         except (Gone, msgspec.DecodeError) as error:
-            self._report.refused_starts += 1
-            self._report.examples.append(f"the queues could not be read after a recovery: {error}")
+            why = str(error)
+        self._report.refused_starts += 1
+        self._report.examples.append(f"{failure}: {why}")
+
+    async def _prepare(self, subject: Subject) -> None:
+        for case in self._cases:
+            await case.workload.prepare(subject.ports)
+
+    async def _read(self, subject: Subject) -> None:
+        most = self._random.choice(_PURGE_ABOVE)
+        for case in self._cases:
+            case.findings.add(case.workload.record.compare(await case.workload.read(subject.ports)))
+            await case.workload.finish_reading(subject.ports, most)
 
     @contextlib.asynccontextmanager
     async def _life(self, number: int, boundary: Boundary | None = None) -> AsyncIterator[Subject]:

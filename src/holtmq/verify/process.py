@@ -88,10 +88,14 @@ class Subject:
         self.refusal = ""
 
     async def ready(self) -> bool:
-        """Wait until it listens; False when it died or exited before that."""
+        """Wait until it listens; False when it died or exited before that, or needs too long."""
         assert self._process.stdout is not None
-        async with asyncio.timeout(_START_SECONDS):
-            line = (await asyncio.to_thread(self._process.stdout.readline)).decode()
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                line = (await asyncio.to_thread(self._process.stdout.readline)).decode()
+        except TimeoutError:
+            self.refusal = f"not ready after {_START_SECONDS:.0f} s"
+            return False
         if line.startswith("ready"):
             _, amqp, http, seconds, _ = line.split()
             self.ports, self.recovery_seconds = Ports(int(amqp), int(http)), float(seconds)
