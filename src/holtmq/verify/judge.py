@@ -196,8 +196,7 @@ class Judge:
                 if not await self._recovered(subject):
                     return
                 await self._compare(subject)
-                subject.terminate()
-                await subject.is_dead()
+                await self._with_patience(self._stop(subject), "the broker did not stop")
 
     async def _recovered(self, subject: Subject) -> bool:
         if await subject.ready():
@@ -231,6 +230,10 @@ class Judge:
         for case in self._cases:
             case.findings.add(case.workload.record.compare(await case.workload.read(subject.ports)))
             await case.workload.finish_reading(subject.ports, most)
+
+    async def _stop(self, subject: Subject) -> None:
+        subject.terminate()
+        await subject.is_dead()
 
     @contextlib.asynccontextmanager
     async def _life(self, number: int, boundary: Boundary | None = None) -> AsyncIterator[Subject]:
