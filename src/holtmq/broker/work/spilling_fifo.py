@@ -16,6 +16,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from holtmq.broker.message import Message
+from holtmq.broker.work.fifo_contents import FifoContents
 from holtmq.broker.work.paging import Pager
 from holtmq.broker.work.spilled_run import LostRun, Missing, SpilledRun, positions_of
 from holtmq.journal.interface import RecordUnreadable
@@ -256,27 +257,31 @@ class SpillingFifo:
         self._withdrawn.clear()
         self._withdrawn_spilled.clear()
 
-    def positions(self) -> Iterator[array[int]]:
-        """Journal positions of all messages in the journal: unreadable ones, head, paged-out middle, tail."""
-        if self.aside:
-            yield self.aside[:]
-        yield positions_of(self.ready)
+    def contents(self) -> FifoContents:
+        """All messages as they are now; later changes of the fifo do not change the result."""
+        runs: list[tuple[array[int], int]] = []
+        spilled_bytes = 0
         for block in self._paged:
             if isinstance(block, SpilledRun):
-                yield block.positions
-            elif self._withdrawn:
-                yield array("Q", [position for position in block if position not in self._withdrawn])
-            else:
-                yield block[:]
-        if self.inbox is not self.ready:
-            yield positions_of(self.inbox)
+                spilled_bytes += block.transient_bytes
+                block = block.positions[:]
+            runs.append((block, len(block)))
+        return FifoContents(
+            self.aside[:],
+            list(self.ready),
+            runs,
+            frozenset(self._withdrawn),
+            spilled_bytes,
+            [] if self.inbox is self.ready else list(self.inbox),
+        )
+
+    def positions(self) -> Iterator[array[int]]:
+        """Journal positions of all messages in the journal: unreadable ones, head, paged-out middle, tail."""
+        return self.contents().positions()
 
     def transient_bytes(self) -> int:
         """Size of the bodies that do not survive a restart."""
-        held = sum([len(m.body) for m in self.ready if not m.persistent])
-        if self.inbox is not self.ready:
-            held += sum([len(m.body) for m in self.inbox if not m.persistent])
-        return held + sum([block.transient_bytes for block in self._paged if isinstance(block, SpilledRun)])
+        return self.contents().transient_bytes()
 
     def browse(self, pager: Pager) -> Iterator[Message]:
         """All messages in order, without removing them or keeping them in memory."""
