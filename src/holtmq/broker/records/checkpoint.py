@@ -57,8 +57,8 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 class Snapshot:
     """The whole state at the moment when this is made.
 
-    ``live`` and ``records`` may be called later, in another thread: they use only what does not change. Made in
-    one go, since a checkpoint is the state at one position of the log.
+    ``live`` and ``records`` may be called later, in another thread: they use only what does not change. It is
+    made in one go, since a checkpoint is the state at one position of the log.
     """
 
     __slots__ = ("_counters", "_delayed", "_live", "_more", "_others", "_queues", "_topology")
@@ -67,7 +67,7 @@ class Snapshot:
         self._counters = Counters(broker.flow.seq, broker.last_queue_id)
         self._others = [encode_change(change) for change in _others(broker)]
         self._topology = broker.topology_records.encoded()
-        self._queues = QueueContents(broker.work_queues(), _leases(broker))
+        self._queues = QueueContents(broker.queues_by_id.values(), _leases(broker))
         self._delayed = dict(broker.flow.delayed)
         self._more: list[tuple[int, bytes]] = []
         self._live: list[array[int]] = []

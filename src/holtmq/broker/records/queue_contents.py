@@ -18,16 +18,17 @@ from typing import Final, NamedTuple
 import msgspec
 
 from holtmq.broker.message import Message
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.fifo_contents import FifoContents
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.priority_levels import Levels
+from holtmq.broker.work.spilling_fifo import NOTHING_ASIDE
 from holtmq.broker.work.work_queue import WorkQueue
 
 _CHUNK: Final = 16_384  # positions in one array: to sort it takes the interpreter for 4 ms
 _encode: Final = msgspec.msgpack.Encoder().encode
 _ONE: Final = Struct("<Q").pack  # as an array on a little-endian machine, in a third of the time
 _NO_RETURNS: Final[dict[int, int]] = {}
-_NO_POSITIONS: Final = array("Q")
 _queue: Final = attrgetter("queue")
 
 
@@ -43,7 +44,7 @@ class QueueState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class _Contents(NamedTuple):
-    """The contents of one queue, but for leased messages. Of the queue itself, only what never changes is used."""
+    """The contents of one queue, but for leased messages. ``queue`` itself is used for what never changes."""
 
     queue: WorkQueue
     size: int
@@ -57,13 +58,13 @@ class _Contents(NamedTuple):
 class QueueContents:
     """Captures the queues when it is made; ``live`` and ``states`` may be called in another thread.
 
-    To capture takes 0.3 µs for a queue whose messages are all ready and in memory: its numbers and messages
+    To capture takes 0.4 µs for a queue whose messages are all ready and in memory: its numbers and messages
     go to the end of lists, without an object of its own that the garbage collector would look at.
     """
 
     __slots__ = ("_leases", "_messages", "_numbers", "_others", "_simple")
 
-    def __init__(self, queues: Iterable[WorkQueue], leases: list[Lease]) -> None:
+    def __init__(self, queues: Iterable[Queue], leases: list[Lease]) -> None:
         self._leases = leases
         self._others: list[_Contents] = []
         self._simple: list[WorkQueue] = []
@@ -71,24 +72,29 @@ class QueueContents:
         self._messages: list[Message] = []
         self._capture(queues, set(map(_queue, leases)))
 
-    def _capture(self, queues: Iterable[WorkQueue], leased: set[object]) -> None:
+    def _capture(self, queues: Iterable[Queue], leased: set[Queue]) -> None:
         simple, numbers, messages = self._simple, self._numbers, self._messages
         for queue in queues:
+            if not isinstance(queue, WorkQueue):
+                continue
             fifo = queue.fifo
             if (
                 fifo is None
-                or fifo.inbox is not fifo.ready
-                or fifo.aside
+                or fifo.inbox is not (ready := fifo.ready)
+                or fifo.aside is not NOTHING_ASIDE
                 or queue.returned
                 or queue.held_back
                 or queue.outcasts.count
             ):
                 self._others.append(_contents(queue))
-            elif (ready := fifo.ready) or (leased and queue in leased):
+            elif (count := len(ready)) or (leased and queue in leased):
                 simple.append(queue)
-                numbers += (queue.bytes, queue.expiring, queue.delivered_upto, len(ready))
-                messages += ready
-            # Else it is empty, like most queues of a broker with very many; a restart begins with an empty one.
+                numbers += (queue.bytes, queue.expiring, queue.delivered_upto, count)
+                if count == 1:  # like most, in half the time
+                    messages.append(ready[0])
+                else:
+                    messages += ready
+            # Else it is empty, like most of very many queues: a restart begins with an empty one.
 
     def live(self) -> Iterator[array[int]]:
         """The positions of all messages, in any order."""
@@ -103,7 +109,7 @@ class QueueContents:
 
     def states(self) -> Iterator[bytes]:
         """The encoded states of the queues that survive a restart."""
-        leased: dict[object, list[Message]] = {}
+        leased: dict[Queue, list[Message]] = {}
         for lease in self._leases:
             leased.setdefault(lease.queue, []).append(lease.message)
         for contents in self._others:
@@ -117,7 +123,7 @@ class QueueContents:
             if not queue.persisted:
                 continue
             if queue in leased:
-                fifo = FifoContents(_NO_POSITIONS, ready, [], frozenset(), 0, [])
+                fifo = FifoContents(NOTHING_ASIDE, ready, [], frozenset(), 0, [])
                 contents = _Contents(queue, size, bool(expiring), upto, _NO_RETURNS, {0: fifo}, [])
                 yield _encode(_state(contents, leased[queue]))
             else:

@@ -16,7 +16,7 @@ from holtmq.broker.work.spilled_run import positions_of
 class FifoContents(NamedTuple):
     """Nothing in here changes with the fifo. Messages never change, and a list of them is a copy."""
 
-    aside: array[int]
+    aside: array[int]  # the fifo replaces it when there are more
     ready: list[Message]
     runs: list[tuple[array[int], int]]  # positions, and how many of them: the fifo may append to the array
     withdrawn: frozenset[int]  # of these positions

@@ -32,6 +32,7 @@ TAIL_MAX: Final = 1_024
 TAIL_MAX_BYTES: Final = 4 * 1024 * 1024
 _CHUNK: Final = 65_536
 _BROWSE_RUN: Final = 64
+NOTHING_ASIDE: Final = array("Q")  # of all fifos; never changed
 
 Place = tuple[int, int]  # seq and journal position of a message; (0, 0): before the first
 
@@ -57,7 +58,7 @@ class SpillingFifo:
 
     def __init__(self) -> None:
         self.ready: deque[Message] = deque()
-        self.aside: array[int] = array("Q")  # positions of unreadable messages: kept, and skipped
+        self.aside = NOTHING_ASIDE  # positions of unreadable messages: kept, and skipped
         self.unreadable: list[Missing] = []  # since the flow last took them
         self.inbox: deque[Message] = self.ready
         self._paged: deque[array[int] | SpilledRun] = deque()  # journal positions, or a spilled run
@@ -248,7 +249,7 @@ class SpillingFifo:
 
     def clear(self) -> None:
         """Delete all messages."""
-        self.aside = array("Q")
+        self.aside = NOTHING_ASIDE
         self.ready.clear()
         self.inbox = self.ready
         self._paged.clear()
@@ -267,7 +268,7 @@ class SpillingFifo:
                 block = block.positions[:]
             runs.append((block, len(block)))
         return FifoContents(
-            self.aside[:],
+            self.aside,
             list(self.ready),
             runs,
             frozenset(self._withdrawn),
@@ -371,7 +372,9 @@ class SpillingFifo:
 
     def _set_aside(self, errors: list[RecordUnreadable]) -> None:
         """Keep the positions of unreadable messages and report the errors; the messages are skipped."""
-        self.aside.extend(error.position for error in errors if not error.dropped)
+        kept = [error.position for error in errors if not error.dropped]
+        if kept:
+            self.aside = self.aside + array("Q", kept)
         self.unreadable += errors
 
     def _page_out_head(self, pager: Pager, keep: int) -> bool:
