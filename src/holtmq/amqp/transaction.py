@@ -4,12 +4,13 @@ Owns: the publishes and settlements that wait for ``tx.commit``, their size limi
 commit applies them. Must not touch: frames; the channel sends replies and returns unroutable messages.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, NamedTuple
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.client_counts import ChannelMessages, ClientCounts
 from holtmq.broker.flow import Flow, PublishOutcome
+from holtmq.broker.publish.placings import Placing
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Unpreparable
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
@@ -19,6 +20,7 @@ from holtmq.broker.work.outcasts import Outcasts
 from holtmq.broker.work.work_queue import WorkQueue
 
 Settle = Callable[[list[Lease]], None]
+Publish = tuple[Route, PublishProperties, bytes, bytes, bool]
 
 # A commit is one journal record of at most a gibibyte. Half of that leaves room for what is not known in
 # advance: headers of dead letters, and the encoding of bodies in streams.
@@ -33,6 +35,7 @@ class Committed(NamedTuple):
     journalled: bool  # in a record that may not be durable yet
     unrouted: list[tuple[Route, bytes, bytes]]  # mandatory messages
     is_partial: bool = False  # a full queue has refused a message
+    wide: Sequence[tuple[Publish, Placing]] = ()  # messages that enter very many queues now, in steps
 
 
 class Transaction:
@@ -55,7 +58,7 @@ class Transaction:
         self._ledger = ledger
         self._counts = counts
         self._messages = messages
-        self._publishes: list[tuple[Route, PublishProperties, bytes, bytes, bool]] = []
+        self._publishes: list[Publish] = []
         self._settlements: list[tuple[Settle, list[Lease]]] = []
         self._bytes = 0  # of the publishes
         self._rewritten = 0  # of messages that may be dead-lettered
@@ -86,12 +89,18 @@ class Transaction:
         flow = self._flow
         flow.turn()  # earlier changes are not part of this record
         flow.begin()
+        assert flow.batch is not None
+        flow.batch.awaits_placing = True
         unrouted: list[tuple[Route, bytes, bytes]] = []
+        in_steps: list[Publish] = []
         dropped, is_partial = 0, False
         try:
-            for route, properties, header, body, mandatory in self._publishes:
+            for publish in self._publishes:
+                route, properties, header, body, mandatory = publish
                 outcome = flow.publishing.publish(route, properties, header, body)
-                if outcome is PublishOutcome.UNROUTED:
+                if outcome is PublishOutcome.IN_STEPS:
+                    in_steps.append(publish)
+                elif outcome is PublishOutcome.UNROUTED:
                     if mandatory:
                         unrouted.append((route, header, body))
                     else:
@@ -105,7 +114,27 @@ class Transaction:
             raise
         self._counts.dropped += dropped
         self._messages.dropped += dropped
-        return Committed(self._settle_and_write(), unrouted, is_partial)
+        placings = [one.placing for one in flow.batch.accepted if one.placing is not None]
+        wide = list(zip(in_steps, placings, strict=True))
+        return Committed(self._settle_and_write(), unrouted, is_partial, wide)
+
+    def place(self, done: Committed) -> Generator[None, None, Committed]:
+        """Place the messages for very many queues, in the order in which they were published.
+
+        They are part of the transaction's record: after a crash they enter the queues that are left.
+        """
+        unrouted, is_partial = done.unrouted[:], done.is_partial
+        for (route, _, header, body, mandatory), placing in done.wide:
+            outcome = yield from self._flow.publishing.place(placing)
+            if outcome is PublishOutcome.UNROUTED:
+                if mandatory:
+                    unrouted.append((route, header, body))
+                else:
+                    self._counts.dropped += 1
+                    self._messages.dropped += 1
+            elif outcome is PublishOutcome.REFUSED:
+                is_partial = True
+        return Committed(done.journalled, unrouted, is_partial)
 
     @property
     def publish_count(self) -> int:

@@ -250,8 +250,7 @@ class Fold:
                 while holding.queue.shed_excess(broker.flow.pager) and not holding.queue.outcasts.is_full:
                     pass
             holding.queue.figures.recovered(holding.queue)
-        for position, due_ms in self._delayed.items():
-            broker.flow.delays.schedule(position, True, due_ms)
+        broker.flow.delays.resume(self._delayed)
         return self._count
 
 
