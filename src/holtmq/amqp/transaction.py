@@ -4,12 +4,16 @@ Owns: the publishes and settlements that wait for ``tx.commit``, their size limi
 commit applies them. Must not touch: frames; the channel sends replies and returns unroutable messages.
 """
 
-from collections.abc import Callable, Generator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import repeat
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.client_counts import ChannelMessages, ClientCounts
 from holtmq.broker.flow import Flow, PublishOutcome
+from holtmq.broker.prepared_settlements import LETTER, Ending, PreparedSettlements
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Unpreparable
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
@@ -19,12 +23,17 @@ from holtmq.broker.work.outcasts import Outcasts
 from holtmq.broker.work.work_queue import WorkQueue
 
 Settle = Callable[[list[Lease]], None]
+_Publish = tuple[Route, PublishProperties, bytes, bytes, bool]
 
 # A commit is one journal record of at most a gibibyte. Half of that leaves room for what is not known in
 # advance: headers of dead letters, and the encoding of bodies in streams.
 _BYTES_MAX: Final = 512 << 20
 STEP: Final = 3_000  # messages of a transaction that are routed and encoded at once: about 10 ms
 _TRIES: Final = 3  # with a topology that changes meanwhile; then in one go
+_RECORD_MAX: Final = 1_000 << 20  # a journal record may be a little larger
+_SETTLED: Final = 0.1  # a settlement takes so much of the time of a publish, without a dead letter
+_DISCARDED: Final = 10  # objects that are deleted in the time of a publish
+_queue: Final = attrgetter("queue")
 
 
 class Committed(NamedTuple):
@@ -33,12 +42,14 @@ class Committed(NamedTuple):
     journalled: bool  # in a record that may not be durable yet
     unrouted: list[tuple[Route, bytes, bytes]]  # mandatory messages
     is_partial: bool = False  # a full queue has refused a message
+    leftovers: Iterable[None] = ()  # deletes what is no longer needed, in steps
 
 
 class Transaction:
     """The open transaction of a channel. Commit and rollback start a new one."""
 
     __slots__ = (
+        "_acks",
         "_bytes",
         "_counts",
         "_flow",
@@ -46,6 +57,7 @@ class Transaction:
         "_ledger",
         "_messages",
         "_publishes",
+        "_refused",
         "_rewritten",
         "_settlements",
     )
@@ -55,11 +67,13 @@ class Transaction:
         self._ledger = ledger
         self._counts = counts
         self._messages = messages
-        self._publishes: list[tuple[Route, PublishProperties, bytes, bytes, bool]] = []
+        self._publishes: list[_Publish] = []
         self._settlements: list[tuple[Settle, list[Lease]]] = []
         self._bytes = 0  # of the publishes
         self._rewritten = 0  # of messages that may be dead-lettered
-        self._is_plain = True  # no messages for streams, and acks of work queues
+        self._acks = 0
+        self._refused: Counter[Queue] = Counter()  # settlements other than acks, by queue
+        self._is_plain = True  # no messages for streams, and none of their deliveries
 
     def publish(
         self, route: Route, properties: PublishProperties, header: bytes, body: bytes, mandatory: bool
@@ -75,9 +89,12 @@ class Transaction:
         """Add a settlement. The leases end at commit; until then the client cannot settle them again."""
         self._settlements.append((how, leases))
         self._ledger.set_aside(leases)  # a checkpoint before the commit must still see them
-        if how != self._flow.ack or any(lease.queue.is_stream for lease in leases):
+        if any(queue.is_stream for queue in set(map(_queue, leases))):
             self._is_plain = False
-        if how != self._flow.ack:  # a message that is not acked may be dead-lettered, which writes it again
+        if how == self._flow.ack:
+            self._acks += len(leases)
+        else:  # a message that is not acked may be dead-lettered, which writes it again
+            self._refused.update(map(_queue, leases))
             self._rewritten += sum([len(lease.message.header) + len(lease.message.body) for lease in leases])
             self._check(self._bytes)
 
@@ -105,7 +122,9 @@ class Transaction:
             raise
         self._counts.dropped += dropped
         self._messages.dropped += dropped
-        return Committed(self._settle_and_write(), unrouted, is_partial)
+        settlements = self._settlements
+        self._start_anew()
+        return Committed(self._settle_and_write(settlements), unrouted, is_partial)
 
     @property
     def publish_count(self) -> int:
@@ -115,18 +134,25 @@ class Transaction:
     @property
     def settlement_count(self) -> int:
         """Deliveries whose settlement waits for the commit."""
-        return sum(len(leases) for _, leases in self._settlements)
+        return self._acks + self._refused.total()
 
     @property
     def is_long(self) -> bool:
         """Whether to commit in steps."""
-        return self._is_plain and len(self._publishes) > STEP
+        return self._is_plain and len(self._publishes) + self._settling_time() > STEP
+
+    def _settling_time(self) -> float:
+        """How many publishes would take as long as the settlements."""
+        return self._acks * _SETTLED + sum(
+            count * (_SETTLED if queue.options.dead_letter_exchange is None else LETTER)
+            for queue, count in self._refused.items()
+        )
 
     def commit_in_steps(self, is_over: Callable[[], bool]) -> Generator[None, None, Committed | None]:
         """``commit`` with other work between its steps; one message is one item.
 
-        Messages are encoded in steps. Then everything is written and applied at one moment. None: the channel
-        was closed meanwhile (``is_over``), and nothing has happened.
+        Messages and dead letters are encoded in steps. Then everything is written and applied at one moment.
+        None: the channel was closed meanwhile (``is_over``), and nothing has happened.
         """
         flow = self._flow
         while flow.prepares:
@@ -137,6 +163,7 @@ class Transaction:
         try:
             for _ in range(_TRIES):
                 prepared, unrouted, dropped = PreparedPublishes(flow), [], 0
+                settling = PreparedSettlements(flow, prepared)
                 try:
                     for route, properties, header, body, mandatory in self._publishes:
                         if not prepared.add(route, properties, header, body):
@@ -148,8 +175,19 @@ class Transaction:
                         if is_over():
                             return None
                     self._check(prepared.size)
+                    for _ in settling.prepare(self._endings()):
+                        yield
+                        if is_over():
+                            return None
+                    if prepared.size > _RECORD_MAX:
+                        raise Conflict(f"transaction with its dead letters is larger than {_RECORD_MAX}")
+                    if self._settlements:
+                        yield from repeat(None, STEP)  # so that the rest has a step of its own
+                        if is_over():
+                            return None
                     flow.turn()  # earlier changes are not part of this record
                     prepared.check()
+                    settling.check()
                 except Outdated:
                     continue
                 except Unpreparable:
@@ -157,15 +195,27 @@ class Transaction:
                 self._counts.dropped += dropped
                 self._messages.dropped += dropped
                 flow.begin(prepared)
-                return Committed(self._settle_and_write(), unrouted)
+                late = settling.late_acks
+                journalled = self._settle_and_write([(flow.ack, late)] if late else [])
+                self._messages.acked += self._acks - len(late)
+                leftovers = _discard(self._publishes, self._settlements)
+                self._start_anew()
+                return Committed(journalled, unrouted, leftovers=leftovers)
             return self.commit()
         finally:
             flow.prepares = False
 
-    def _settle_and_write(self) -> bool:
+    def _endings(self) -> Iterator[tuple[Ending, list[Lease]]]:
         flow = self._flow
-        settlements = self._settlements
-        self._start_anew()
+        for how, leases in self._settlements:
+            ending = (
+                Ending.ACK if how == flow.ack else Ending.REJECT if how == flow.reject else Ending.RELEASE
+            )
+            yield ending, leases
+
+    def _settle_and_write(self, settlements: list[tuple[Settle, list[Lease]]]) -> bool:
+        """Settle these and write the batch."""
+        flow = self._flow
         settled: dict[int, Queue] = {}
         for _, leases in settlements:
             settled.update((lease.queue.id, lease.queue) for lease in leases)
@@ -196,8 +246,23 @@ class Transaction:
     def _start_anew(self) -> None:
         self._publishes, self._settlements = [], []
         self._bytes = self._rewritten = 0
+        self._refused = Counter()
+        self._acks = 0
         self._is_plain = True
 
     def _check(self, published: int) -> None:
         if published + self._rewritten > _BYTES_MAX:
             raise Conflict(f"transaction is larger than the max size {_BYTES_MAX}")
+
+
+def _discard(publishes: list[_Publish], settlements: list[tuple[Settle, list[Lease]]]) -> Iterator[None]:
+    """Delete very many objects, some in each item."""
+    while publishes:
+        del publishes[-_DISCARDED:]
+        yield
+    while settlements:
+        leases = settlements[-1][1]
+        del leases[-_DISCARDED:]
+        if not leases:
+            settlements.pop()
+        yield
