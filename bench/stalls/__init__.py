@@ -32,6 +32,7 @@ from bench.stalls import (
     partitioned,
     rows,
     topology,
+    transactions,
     wide,
 )
 from bench.stalls.site import Meter, Prepare, Site
@@ -45,12 +46,11 @@ _PATIENCE: Final = 600.0
 
 REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "tx.commit": (100_000, messages.commit),
-    "tx.commit of acks": (100_000, messages.commit_acks),
     "tx.commit to a headers exchange": (100_000, messages.commit_special("headers")),
     "tx.commit of delayed messages": (100_000, messages.commit_special("delay")),
     "tx.commit to a queue that may refuse": (100_000, messages.commit_special("reject-publish")),
     "tx.commit to a stream": (100_000, messages.commit_special("stream")),
-    "tx.commit of rejections, with dead letters": (100_000, messages.commit_nacks),
+    **transactions.COMMITS,
     "delayed messages due at once": (100_000, messages.delayed),
     "load definitions with bindings": (100_000, topology.load_definitions),
     "list bindings": (100_000, topology.list_bindings),
