@@ -47,6 +47,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "tx.commit of acks": (100_000, messages.commit_acks),
     "tx.commit to a headers exchange": (100_000, messages.commit_special("headers")),
     "tx.commit of delayed messages": (100_000, messages.commit_special("delay")),
+    "tx.commit of delayed messages, each with its own delay": (100_000, messages.commit_special("delays")),
     "tx.commit to a queue that may refuse": (100_000, messages.commit_special("reject-publish")),
     "tx.commit to a stream": (100_000, messages.commit_special("stream")),
     "tx.commit of rejections, with dead letters": (100_000, messages.commit_nacks),

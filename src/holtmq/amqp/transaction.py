@@ -4,15 +4,15 @@ Owns: the publishes and settlements that wait for ``tx.commit``, their size limi
 commit applies them. Must not touch: frames; the channel sends replies and returns unroutable messages.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Final, NamedTuple
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.client_counts import ChannelMessages, ClientCounts
 from holtmq.broker.flow import Flow, PublishOutcome
-from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Unpreparable
+from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Publish, Unpreparable
 from holtmq.broker.publish.publish_properties import PublishProperties
-from holtmq.broker.publish.routes import Route
+from holtmq.broker.publish.routes import SPECIAL, Route
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Lease, Ledger
 from holtmq.broker.work.outcasts import Outcasts
@@ -23,7 +23,8 @@ Settle = Callable[[list[Lease]], None]
 # A commit is one journal record of at most a gibibyte. Half of that leaves room for what is not known in
 # advance: headers of dead letters, and the encoding of bodies in streams.
 _BYTES_MAX: Final = 512 << 20
-STEP: Final = 3_000  # messages of a transaction that are routed and encoded at once: about 10 ms
+STEP: Final = 3_000  # plain messages of a transaction that are routed and encoded at once: about 10 ms
+_FREED: Final = 8  # messages, in the time in which one is encoded
 _TRIES: Final = 3  # with a topology that changes meanwhile; then in one go
 
 
@@ -40,6 +41,7 @@ class Transaction:
 
     __slots__ = (
         "_bytes",
+        "_committed",
         "_counts",
         "_flow",
         "_is_plain",
@@ -48,6 +50,7 @@ class Transaction:
         "_publishes",
         "_rewritten",
         "_settlements",
+        "_work",
     )
 
     def __init__(self, flow: Flow, ledger: Ledger, counts: ClientCounts, messages: ChannelMessages) -> None:
@@ -55,9 +58,11 @@ class Transaction:
         self._ledger = ledger
         self._counts = counts
         self._messages = messages
-        self._publishes: list[tuple[Route, PublishProperties, bytes, bytes, bool]] = []
+        self._publishes: list[Publish] = []
+        self._committed: list[Publish] = []  # not freed yet
         self._settlements: list[tuple[Settle, list[Lease]]] = []
         self._bytes = 0  # of the publishes
+        self._work = 0  # likewise, in messages that go to one queue
         self._rewritten = 0  # of messages that may be dead-lettered
         self._is_plain = True  # no messages for streams, and acks of work queues
 
@@ -68,6 +73,7 @@ class Transaction:
         self._bytes += len(header) + len(body)
         self._check(self._bytes)
         self._publishes.append((route, properties, header, body, mandatory))
+        self._work += route.work + SPECIAL * len(properties.extra_keys)
         if route.streams:
             self._is_plain = False
 
@@ -120,10 +126,10 @@ class Transaction:
     @property
     def is_long(self) -> bool:
         """Whether to commit in steps."""
-        return self._is_plain and len(self._publishes) > STEP
+        return self._is_plain and self._work > STEP
 
     def commit_in_steps(self, is_over: Callable[[], bool]) -> Generator[None, None, Committed | None]:
-        """``commit`` with other work between its steps; one message is one item.
+        """``commit`` with other work between its steps; a message is an item, or several if it takes long.
 
         Messages are encoded in steps. Then everything is written and applied at one moment. None: the channel
         was closed meanwhile (``is_over``), and nothing has happened.
@@ -135,15 +141,10 @@ class Transaction:
                 return None
         flow.prepares = True
         try:
-            for _ in range(_TRIES):
-                prepared, unrouted, dropped = PreparedPublishes(flow), [], 0
+            for _try in range(_TRIES):
+                prepared = PreparedPublishes(flow)
                 try:
-                    for route, properties, header, body, mandatory in self._publishes:
-                        if not prepared.add(route, properties, header, body):
-                            if mandatory:
-                                unrouted.append((route, header, body))
-                            else:
-                                dropped += 1
+                    for _ in prepared.steps(self._publishes):
                         yield
                         if is_over():
                             return None
@@ -154,13 +155,21 @@ class Transaction:
                     continue
                 except Unpreparable:
                     break
-                self._counts.dropped += dropped
-                self._messages.dropped += dropped
+                self._counts.dropped += prepared.dropped
+                self._messages.dropped += prepared.dropped
+                self._committed = self._publishes
                 flow.begin(prepared)
-                return Committed(self._settle_and_write(), unrouted)
+                return Committed(self._settle_and_write(), prepared.unrouted)
             return self.commit()
         finally:
             flow.prepares = False
+
+    def let_go(self) -> Iterator[None]:
+        """Free the messages of a commit that was made in steps: all at once takes up to 40 ms."""
+        publishes, self._committed = self._committed, []
+        while len(publishes) > _FREED:
+            del publishes[-_FREED:]
+            yield
 
     def _settle_and_write(self) -> bool:
         flow = self._flow
@@ -195,7 +204,7 @@ class Transaction:
 
     def _start_anew(self) -> None:
         self._publishes, self._settlements = [], []
-        self._bytes = self._rewritten = 0
+        self._bytes = self._rewritten = self._work = 0
         self._is_plain = True
 
     def _check(self, published: int) -> None:
