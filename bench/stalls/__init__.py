@@ -25,12 +25,14 @@ from bench.stalls import (
     endings,
     extras,
     fan_out,
+    held,
     letters,
     many_matches,
     messages,
     partitioned,
     rows,
     topology,
+    transactions,
     wide,
 )
 from bench.stalls.site import Meter, Prepare, Site
@@ -44,12 +46,11 @@ _PATIENCE: Final = 600.0
 
 REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "tx.commit": (100_000, messages.commit),
-    "tx.commit of acks": (100_000, messages.commit_acks),
     "tx.commit to a headers exchange": (100_000, messages.commit_special("headers")),
     "tx.commit of delayed messages": (100_000, messages.commit_special("delay")),
     "tx.commit to a queue that may refuse": (100_000, messages.commit_special("reject-publish")),
     "tx.commit to a stream": (100_000, messages.commit_special("stream")),
-    "tx.commit of rejections, with dead letters": (100_000, messages.commit_nacks),
+    **transactions.COMMITS,
     "delayed messages due at once": (100_000, messages.delayed),
     "load definitions with bindings": (100_000, topology.load_definitions),
     "list bindings": (100_000, topology.list_bindings),
@@ -67,6 +68,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "publish to a changed consistent-hash exchange": (10_000, topology.choose("x-consistent-hash")),
     "checkpoint of idle queues": (20_000, topology.checkpoint(used=False)),
     "checkpoint of queues with a message": (20_000, topology.checkpoint(used=True)),
+    "checkpoint of very many queues with a message": (100_000, topology.checkpoint(used=True)),
     "delete a vhost with queues": (20_000, topology.delete_vhost),
     "rates of queues that are all used": (20_000, topology.sample_used),
     "connection lost with exclusive queues": (20_000, topology.drop_exclusive),
@@ -231,6 +233,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "list very many exchanges": (100_000, rows.listed("/api/exchanges", "exchanges")),
     "export very many exchanges": (100_000, rows.listed("/api/definitions", "exchanges")),
     **fan_out.WAYS,
+    **held.REQUESTS,
 }
 
 

@@ -21,14 +21,15 @@ def _fill(site: Site, count: int, arguments: dict[str, Any], **properties: Any) 
     site.channel.queue_declare("q", passive=True)
 
 
-def _take(site: Site, count: int) -> str:
+def take(site: Site, count: int) -> str:
+    """Consume so many messages; the consumer's tag."""
     got = 0
 
-    def take(*_: object) -> None:
+    def count_one(*_: object) -> None:
         nonlocal got
         got += 1
 
-    tag = str(site.channel.basic_consume("q", take))
+    tag = str(site.channel.basic_consume("q", count_one))
     while got < count:
         site.channel.connection.process_data_events(1)
     return tag
@@ -42,7 +43,7 @@ def unacked(end: Callable[[Site, str], object], arguments: dict[str, Any], *, th
 
     def prepare(site: Site, count: int) -> Callable[[], object]:
         _fill(site, count, arguments)
-        tag = _take(site, count)
+        tag = take(site, count)
 
         def finish() -> None:
             end(site, tag)

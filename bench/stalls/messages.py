@@ -56,24 +56,6 @@ def commit_special(kind: str) -> Prepare:
     return prepare
 
 
-def commit_nacks(site: Site, count: int) -> Callable[[], object]:
-    """Rejections of all messages of a queue, with dead letters."""
-    site.channel.queue_declare("dead", durable=True)
-    requeue(site, count, {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
-    site.channel.tx_select()
-    site.channel.basic_nack(0, multiple=True, requeue=False)
-    site.channel.queue_declare("q", passive=True)
-    return lambda: site.channel.tx_commit()
-
-
-def commit_acks(site: Site, count: int) -> Callable[[], object]:
-    requeue(site, count)
-    site.channel.tx_select()
-    site.channel.basic_ack(0, multiple=True)
-    site.channel.queue_declare("q", passive=True)
-    return lambda: site.channel.tx_commit()
-
-
 def delayed(site: Site, count: int) -> Callable[[], object]:
     arguments = {"x-delayed-type": "fanout"}
     site.channel.exchange_declare("late", "x-delayed-message", durable=True, arguments=arguments)

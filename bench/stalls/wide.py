@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pika
-from bench.stalls import bulk, messages
+from bench.stalls import bulk, messages, transactions
 from bench.stalls.clients import open_connections
 from bench.stalls.site import Prepare, Site
 
@@ -233,7 +233,7 @@ def shrink(arguments: dict[str, Any]) -> Prepare:
 def delete_with_outcasts(site: Site, count: int) -> Callable[[], object]:
     """A queue is deleted while its messages are being dead-lettered."""
     bulk._fill(site, count, bulk.LETTERS)
-    bulk._take(site, count)
+    bulk.take(site, count)
 
     def end() -> None:
         site.channel.basic_nack(0, multiple=True, requeue=False)
@@ -248,7 +248,7 @@ def rollback(site: Site, count: int) -> Callable[[], object]:
 
 
 def rollback_acks(site: Site, count: int) -> Callable[[], object]:
-    messages.commit_acks(site, count)
+    transactions.settled(transactions.ack)(site, count)
     return lambda: site.channel.tx_rollback()
 
 

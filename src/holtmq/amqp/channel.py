@@ -334,6 +334,7 @@ class Channel:
             done = yield from transaction.commit_in_steps(lambda: self.closing)
             if done is not None:
                 self._after_commit(transaction, done)
+                yield from done.leftovers
 
     def _after_commit(self, transaction: Transaction, done: Committed) -> None:
         if done.wide:

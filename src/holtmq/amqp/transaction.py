@@ -4,12 +4,16 @@ Owns: the publishes and settlements that wait for ``tx.commit``, their size limi
 commit applies them. Must not touch: frames; the channel sends replies and returns unroutable messages.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import repeat
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.client_counts import ChannelMessages, ClientCounts
 from holtmq.broker.flow import Flow, PublishOutcome
+from holtmq.broker.prepared_settlements import LETTER, Ending, PreparedSettlements
 from holtmq.broker.publish.placings import Placing
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Unpreparable
 from holtmq.broker.publish.publish_properties import PublishProperties
@@ -27,6 +31,10 @@ Publish = tuple[Route, PublishProperties, bytes, bytes, bool]
 _BYTES_MAX: Final = 512 << 20
 STEP: Final = 3_000  # messages of a transaction that are routed and encoded at once: about 10 ms
 _TRIES: Final = 3  # with a topology that changes meanwhile; then in one go
+_RECORD_MAX: Final = 1_000 << 20  # a journal record may be a little larger
+_SETTLED: Final = 0.1  # a settlement takes so much of the time of a publish, without a dead letter
+_DISCARDED: Final = 10  # objects that are deleted in the time of a publish
+_queue: Final = attrgetter("queue")
 
 
 class Committed(NamedTuple):
@@ -36,12 +44,14 @@ class Committed(NamedTuple):
     unrouted: list[tuple[Route, bytes, bytes]]  # mandatory messages
     is_partial: bool = False  # a full queue has refused a message
     wide: Sequence[tuple[Publish, Placing]] = ()  # messages that enter very many queues now, in steps
+    leftovers: Iterable[None] = ()  # deletes what is no longer needed, in steps
 
 
 class Transaction:
     """The open transaction of a channel. Commit and rollback start a new one."""
 
     __slots__ = (
+        "_acks",
         "_bytes",
         "_counts",
         "_flow",
@@ -49,6 +59,7 @@ class Transaction:
         "_ledger",
         "_messages",
         "_publishes",
+        "_refused",
         "_rewritten",
         "_settlements",
     )
@@ -62,7 +73,9 @@ class Transaction:
         self._settlements: list[tuple[Settle, list[Lease]]] = []
         self._bytes = 0  # of the publishes
         self._rewritten = 0  # of messages that may be dead-lettered
-        self._is_plain = True  # no messages for streams, and acks of work queues
+        self._acks = 0
+        self._refused: Counter[Queue] = Counter()  # settlements other than acks, by queue
+        self._is_plain = True  # no messages for streams, and none of their deliveries
 
     def publish(
         self, route: Route, properties: PublishProperties, header: bytes, body: bytes, mandatory: bool
@@ -78,9 +91,12 @@ class Transaction:
         """Add a settlement. The leases end at commit; until then the client cannot settle them again."""
         self._settlements.append((how, leases))
         self._ledger.set_aside(leases)  # a checkpoint before the commit must still see them
-        if how != self._flow.ack or any(lease.queue.is_stream for lease in leases):
+        if any(queue.is_stream for queue in set(map(_queue, leases))):
             self._is_plain = False
-        if how != self._flow.ack:  # a message that is not acked may be dead-lettered, which writes it again
+        if how == self._flow.ack:
+            self._acks += len(leases)
+        else:  # a message that is not acked may be dead-lettered, which writes it again
+            self._refused.update(map(_queue, leases))
             self._rewritten += sum([len(lease.message.header) + len(lease.message.body) for lease in leases])
             self._check(self._bytes)
 
@@ -116,7 +132,9 @@ class Transaction:
         self._messages.dropped += dropped
         placings = [one.placing for one in flow.batch.accepted if one.placing is not None]
         wide = list(zip(in_steps, placings, strict=True))
-        return Committed(self._settle_and_write(), unrouted, is_partial, wide)
+        settlements = self._settlements
+        self._start_anew()
+        return Committed(self._settle_and_write(settlements), unrouted, is_partial, wide)
 
     def place(self, done: Committed) -> Generator[None, None, Committed]:
         """Place the messages for very many queues, in the order in which they were published.
@@ -144,18 +162,25 @@ class Transaction:
     @property
     def settlement_count(self) -> int:
         """Deliveries whose settlement waits for the commit."""
-        return sum(len(leases) for _, leases in self._settlements)
+        return self._acks + self._refused.total()
 
     @property
     def is_long(self) -> bool:
         """Whether to commit in steps."""
-        return self._is_plain and len(self._publishes) > STEP
+        return self._is_plain and len(self._publishes) + self._settling_time() > STEP
+
+    def _settling_time(self) -> float:
+        """How many publishes would take as long as the settlements."""
+        return self._acks * _SETTLED + sum(
+            count * (_SETTLED if queue.options.dead_letter_exchange is None else LETTER)
+            for queue, count in self._refused.items()
+        )
 
     def commit_in_steps(self, is_over: Callable[[], bool]) -> Generator[None, None, Committed | None]:
         """``commit`` with other work between its steps; one message is one item.
 
-        Messages are encoded in steps. Then everything is written and applied at one moment. None: the channel
-        was closed meanwhile (``is_over``), and nothing has happened.
+        Messages and dead letters are encoded in steps. Then everything is written and applied at one moment.
+        None: the channel was closed meanwhile (``is_over``), and nothing has happened.
         """
         flow = self._flow
         while flow.prepares:
@@ -166,6 +191,7 @@ class Transaction:
         try:
             for _ in range(_TRIES):
                 prepared, unrouted, dropped = PreparedPublishes(flow), [], 0
+                settling = PreparedSettlements(flow, prepared)
                 try:
                     for route, properties, header, body, mandatory in self._publishes:
                         if not prepared.add(route, properties, header, body):
@@ -177,8 +203,19 @@ class Transaction:
                         if is_over():
                             return None
                     self._check(prepared.size)
+                    for _ in settling.prepare(self._endings()):
+                        yield
+                        if is_over():
+                            return None
+                    if prepared.size > _RECORD_MAX:
+                        raise Conflict(f"transaction with its dead letters is larger than {_RECORD_MAX}")
+                    if self._settlements:
+                        yield from repeat(None, STEP)  # so that the rest has a step of its own
+                        if is_over():
+                            return None
                     flow.turn()  # earlier changes are not part of this record
                     prepared.check()
+                    settling.check()
                 except Outdated:
                     continue
                 except Unpreparable:
@@ -186,15 +223,27 @@ class Transaction:
                 self._counts.dropped += dropped
                 self._messages.dropped += dropped
                 flow.begin(prepared)
-                return Committed(self._settle_and_write(), unrouted)
+                late = settling.late_acks
+                journalled = self._settle_and_write([(flow.ack, late)] if late else [])
+                self._messages.acked += self._acks - len(late)
+                leftovers = _discard(self._publishes, self._settlements)
+                self._start_anew()
+                return Committed(journalled, unrouted, leftovers=leftovers)
             return self.commit()
         finally:
             flow.prepares = False
 
-    def _settle_and_write(self) -> bool:
+    def _endings(self) -> Iterator[tuple[Ending, list[Lease]]]:
         flow = self._flow
-        settlements = self._settlements
-        self._start_anew()
+        for how, leases in self._settlements:
+            ending = (
+                Ending.ACK if how == flow.ack else Ending.REJECT if how == flow.reject else Ending.RELEASE
+            )
+            yield ending, leases
+
+    def _settle_and_write(self, settlements: list[tuple[Settle, list[Lease]]]) -> bool:
+        """Settle these and write the batch."""
+        flow = self._flow
         settled: dict[int, Queue] = {}
         for _, leases in settlements:
             settled.update((lease.queue.id, lease.queue) for lease in leases)
@@ -225,8 +274,23 @@ class Transaction:
     def _start_anew(self) -> None:
         self._publishes, self._settlements = [], []
         self._bytes = self._rewritten = 0
+        self._refused = Counter()
+        self._acks = 0
         self._is_plain = True
 
     def _check(self, published: int) -> None:
         if published + self._rewritten > _BYTES_MAX:
             raise Conflict(f"transaction is larger than the max size {_BYTES_MAX}")
+
+
+def _discard(publishes: list[Publish], settlements: list[tuple[Settle, list[Lease]]]) -> Iterator[None]:
+    """Delete very many objects, some in each item."""
+    while publishes:
+        del publishes[-_DISCARDED:]
+        yield
+    while settlements:
+        leases = settlements[-1][1]
+        del leases[-_DISCARDED:]
+        if not leases:
+            settlements.pop()
+        yield

@@ -134,6 +134,20 @@ class Flow:
                 if queue.outcasts.is_full:
                     self.late_letters[queue] = None
 
+    def place_all(self, queue: WorkQueue, messages: list[Message], size: int) -> None:
+        """``place`` for many messages that do not expire by themselves; ``size``: of their bodies."""
+        if queue.fifo is not None:
+            queue.fifo.inbox += messages
+        else:
+            for message in messages:
+                queue.store.push(message)
+        queue.bytes += size
+        self.touch(queue)
+        if queue.limited:
+            self.enforce_limits(queue)
+            if queue.outcasts.is_full:
+                self.late_letters[queue] = None
+
     def touch(self, queue: Queue) -> None:
         """Mark a changed queue, so that it is processed before the turn ends."""
         if not queue.dirty:
@@ -204,8 +218,7 @@ class Flow:
             waiting = queue.release(part, self.pager, failed)
             if isinstance(queue, WorkQueue):
                 self._record_returned(queue, part)
-                if waiting:
-                    self._hold_back(queue, waiting)
+                self.hold_back(queue, waiting)
                 if queue.limited:
                     self.enforce_limits(queue)
             self.touch(queue)
@@ -222,7 +235,8 @@ class Flow:
             elif payload:
                 self.journal.append(Kind.RETURNED, payload)
 
-    def _hold_back(self, queue: WorkQueue, waiting: dict[int, list[Message]]) -> None:
+    def hold_back(self, queue: WorkQueue, waiting: dict[int, list[Message]]) -> None:
+        """Return messages to a queue after their wait in ms."""
         for wait_ms, part in waiting.items():
             queue.held_back[id(part)] = part
             queue.retry_timers[id(part)] = self.at(

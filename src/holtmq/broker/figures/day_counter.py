@@ -17,11 +17,11 @@ class DayCounter:
     def __init__(self) -> None:
         self._hours: dict[int, tuple[int, int]] = {}  # hour -> (how many, the first of them in ms)
 
-    def add(self, now_ms: int) -> None:
-        """Count one more."""
+    def add(self, now_ms: int, more: int = 1) -> None:
+        """Count one more, or several."""
         hour = now_ms // _HOUR_MS
         count, first = self._hours.get(hour, (0, now_ms))
-        self._hours[hour] = (count + 1, first)
+        self._hours[hour] = (count + more, first)
         if len(self._hours) > _HOURS:
             self._forget(hour)
 

@@ -75,11 +75,11 @@ class QueueFigures:
         self.used: int | None = None  # the last second in which something happened to the queue
         self.ended = False  # the queue was deleted and sampled after that: nothing more can happen to it
 
-    def dead_lettered(self, now_ms: int) -> None:
-        """Note that a message went to the dead-letter exchange."""
+    def dead_lettered(self, now_ms: int, count: int = 1) -> None:
+        """Note that messages went to the dead-letter exchange."""
         if self.dead_letters is None:
             self.dead_letters = DayCounter()
-        self.dead_letters.add(now_ms)
+        self.dead_letters.add(now_ms, count)
 
     def recovered(self, queue: "WorkQueue") -> None:
         """Note that the queue's present messages were recovered, not published."""

@@ -26,6 +26,7 @@ from holtmq.journal.records import FRAME_SIZE
 
 if TYPE_CHECKING:
     from holtmq.broker.flow import Flow
+    from holtmq.broker.prepared_settlements import PreparedSettlements
 
 _AHEAD: Final = 1 << 24  # messages that others may publish meanwhile
 _MESSAGE: Final = int(Kind.MESSAGE)
@@ -63,6 +64,7 @@ class PreparedPublishes:
         self._runs: list[tuple[Route | _Targets, list[Message], list[int]]] = []
         self._counts: Counter[tuple[QueueExchange, int]] = Counter()  # messages by exchange, number of queues
         self._batch = EncodedBatch()
+        self.settlements: PreparedSettlements | None = None  # in the same record
 
     def add(self, route: Route, properties: PublishProperties, header: bytes, body: bytes) -> bool:
         """Prepare a message; False when there is no queue for it."""
@@ -133,6 +135,25 @@ class PreparedPublishes:
         return fresh
 
     @property
+    def now_ms(self) -> int:
+        """When this was begun."""
+        return self._now_ms
+
+    def next_seq(self) -> int:
+        """The number of one more message, which the caller enqueues."""
+        self._seq += 1
+        return self._seq
+
+    def add_record(self, kind: int, payload: bytes) -> int:
+        """Add a record of the caller; return its offset."""
+        return self._batch.add(kind, payload)
+
+    def on_the_way(self, queue: WorkQueue) -> tuple[int, int]:
+        """Messages and bytes for a queue that refuses when it is full."""
+        sizes = self._needs_room.get(queue, [])
+        return len(sizes), sum(sizes)
+
+    @property
     def size(self) -> int:
         """Bytes of the record so far."""
         return self._batch.size
@@ -158,6 +179,8 @@ class PreparedPublishes:
         others = [self._batch.add(kind, payload) for kind, payload in records]
         base = flow.journal.append_encoded(self._batch) if self.is_journalled else 0
         flow.seq = self._seq
+        if self.settlements is not None:
+            self.settlements.apply()
         for (exchange, queues), count in self._counts.items():
             flow.count(exchange, count, count * (queues - 1))
         for targets, messages, offsets in self._runs:
@@ -165,6 +188,8 @@ class PreparedPublishes:
                 if offset:
                     message.position = base + offset
             _enqueue(flow, targets, messages)
+        if self.settlements is not None:
+            self.settlements.place_letters(base)
         return [base + offset for offset in others]
 
 

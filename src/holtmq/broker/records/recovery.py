@@ -55,8 +55,9 @@ from holtmq.broker.records.changes import (
     decode_change,
     unpack_table,
 )
-from holtmq.broker.records.checkpoint import Counters, DelayState, QueueState
+from holtmq.broker.records.checkpoint import Counters, DelayState
 from holtmq.broker.records.message_records import decode_delayed, decode_mark, decode_returned, decode_settled
+from holtmq.broker.records.queue_contents import QueueState
 from holtmq.broker.records.recovered_queue import RecoveredQueue
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.parameters import Parameter

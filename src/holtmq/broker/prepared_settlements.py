@@ -1,0 +1,159 @@
+"""The settlements of a large transaction: computed in steps, then applied at one moment.
+
+Owns: what can be done before that moment. Must not touch: queues and the journal until then; which
+transactions are large (``amqp/transaction.py``). The leases are set aside in their ledger meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from itertools import repeat
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from holtmq.broker.prepared_letters import PreparedLetters
+from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Unpreparable
+from holtmq.broker.records.changes import Kind
+from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.topology.vhost import QueueExchange
+from holtmq.broker.work.departures import Departures
+from holtmq.broker.work.leases import Lease
+from holtmq.broker.work.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from holtmq.broker.flow import Flow
+
+LETTER: Final = 12  # a dead letter takes as long as so many publishes
+_LEASES: Final = 30  # leases that take as long as one publish
+_queue: Final = attrgetter("queue")
+_holder: Final = attrgetter("holder")
+
+
+class Ending(Enum):
+    """How leases end."""
+
+    ACK = 1
+    REJECT = 2
+    RELEASE = 3
+
+
+class PreparedSettlements:
+    """The settlements of one transaction, in one record with its ``prepared`` publishes."""
+
+    def __init__(self, flow: Flow, prepared: PreparedPublishes) -> None:
+        self._flow = flow
+        self._prepared = prepared
+        self._by_queue: dict[WorkQueue, Departures] = {}  # in the order of their first settlements
+        self._exchanges: dict[WorkQueue, QueueExchange | None] = {}  # of queues with dead letters
+        self._letters: PreparedLetters | None = None
+        self.late_acks: list[
+            Lease
+        ] = []  # of revoked leases: only the moment of the commit shows if they count
+        prepared.settlements = self
+
+    def prepare(self, settlements: Iterable[tuple[Ending, list[Lease]]]) -> Iterator[None]:
+        """Prepare everything, in items as long as a publish takes. Raises Unpreparable."""
+        for ending, leases in settlements:
+            for start in range(0, len(leases), _LEASES):
+                self._add(ending, leases[start : start + _LEASES])
+                yield
+        for departures in self._by_queue.values():
+            yield from self._make_letters(departures)
+        for departures in self._by_queue.values():
+            departures.sort()
+            self._record(departures)
+            yield
+
+    def _add(self, ending: Ending, leases: Sequence[Lease]) -> None:
+        if len(set(map(_queue, leases))) == 1:
+            self._add_of(leases[0].queue, ending, leases)
+            return
+        parts: dict[Queue, list[Lease]] = {}
+        for lease in leases:
+            parts.setdefault(lease.queue, []).append(lease)
+        for queue, part in parts.items():
+            self._add_of(queue, ending, part)
+
+    def _add_of(self, queue: Queue, ending: Ending, leases: Sequence[Lease]) -> None:
+        if not isinstance(queue, WorkQueue):
+            raise Unpreparable
+        if queue.deleted:
+            return
+        if None in set(map(_holder, leases)):
+            leases = self._without_late(ending, leases)
+        departures = self._by_queue.get(queue)
+        if departures is None:
+            departures = self._by_queue[queue] = Departures(queue)
+        if ending is Ending.RELEASE:
+            departures.release(leases)
+            return
+        messages = [lease.message for lease in leases]
+        (departures.ack if ending is Ending.ACK else departures.reject)(messages)
+
+    def _without_late(self, ending: Ending, leases: Sequence[Lease]) -> list[Lease]:
+        """Those that were not revoked."""
+        late = [lease for lease in leases if lease.holder is None]
+        if ending is Ending.REJECT:
+            raise Unpreparable
+        if ending is Ending.ACK:
+            self.late_acks += late
+        return [lease for lease in leases if lease.holder is not None]
+
+    def _make_letters(self, departures: Departures) -> Iterator[None]:
+        queue = departures.queue
+        if not departures.outcasts or queue.options.dead_letter_exchange is None:
+            return
+        exchange = self._exchanges[queue] = self._exchange_of(queue)
+        if exchange is None:
+            return
+        if self._letters is None:
+            self._letters = PreparedLetters(self._flow, self._prepared, self._flow.vhosts[queue.vhost])
+        for reason, message in departures.outcasts:
+            self._letters.add(queue, exchange, reason, message)
+            yield from repeat(None, LETTER)
+
+    def _exchange_of(self, queue: WorkQueue) -> QueueExchange | None:
+        return self._flow.vhosts[queue.vhost].exchanges.get(queue.options.dead_letter_exchange or "")
+
+    def _record(self, departures: Departures) -> None:
+        returned, settled = departures.returned_record(), departures.settled_record()
+        if returned:
+            self._prepared.add_record(int(Kind.RETURNED), returned)
+        if settled:
+            self._prepared.add_record(int(Kind.SETTLED), settled)
+
+    def check(self) -> None:
+        """Outdated unless everything is still as it was prepared, Unpreparable if a queue is too full."""
+        for queue, departures in self._by_queue.items():
+            if queue.deleted or queue.options is not departures.options:
+                raise Outdated
+        placings = self._flow.delays.placings
+        for queue, exchange in self._exchanges.items():
+            if self._exchange_of(queue) is not exchange:
+                raise Outdated
+            if exchange is not None and placings.has_line((queue.vhost, exchange.name)):
+                raise Unpreparable  # an earlier letter is not in all its queues
+        if self._letters is not None:
+            self._letters.check(self._returning)
+
+    def _returning(self, queue: WorkQueue) -> tuple[int, int]:
+        """Messages and bytes that return to a queue."""
+        departures = self._by_queue.get(queue)
+        ready = departures.ready if departures is not None else []
+        return len(ready), sum([len(message.body) for message in ready])
+
+    def apply(self) -> None:
+        """End the leases, at the moment of the commit. Their record is written."""
+        flow = self._flow
+        for queue, departures in self._by_queue.items():
+            departures.apply(flow.pager)
+            flow.hold_back(queue, departures.waiting)
+            if departures.ready and queue.limited:
+                flow.enforce_limits(queue)
+            flow.touch(queue)
+
+    def place_letters(self, base: int) -> None:
+        """Put the dead letters into their queues; the record of the transaction begins at ``base``."""
+        if self._letters is not None:
+            self._letters.place(base)
