@@ -149,7 +149,7 @@ class World:
     def stop(self) -> None:
         """End in good order."""
         self.broker.flow.per_turn = TurnLimits()
-        self.broker.flow.complete()
+        self.broker.complete()
         self._write_checkpoint()
         self.journal.close()
         self.die(Keep.EVERYTHING)
