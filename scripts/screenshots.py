@@ -4,6 +4,7 @@ Owns: the example data and the list of pages. Must not touch: anything but the f
 Chromium and Playwright (the test extra).
 """
 
+import argparse
 import json
 import shutil
 import sys
@@ -205,7 +206,9 @@ def shoot(browser: Browser, url: str, folder: Path) -> None:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "screenshots")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", default="screenshots")
+    folder = parser.parse_args().folder
     folder.mkdir(exist_ok=True)
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:

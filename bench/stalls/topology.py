@@ -189,6 +189,8 @@ def checkpoint(used: bool) -> Prepare:
             node.checkpoints.make()
 
         site.topology(make)
+        while site.broker.call(lambda node: node.journal.is_checkpointing):
+            time.sleep(0.01)
         if used:
             for number in range(count):
                 site.channel.basic_publish("", f"queue-{number}", b"x", BasicProperties(delivery_mode=2))

@@ -362,9 +362,7 @@ class Node:
         self.scheduler.stop()
         self.loop_watch.stop()
         await self._password_upgrades.stop()
-        if self.journal.failed is None:
-            self.broker.long_changes.complete()
-        self.broker.flow.complete()
+        self.broker.complete()
         self.partitioned.record_deliveries()
         if self._has_folder:
             address_file.remove(self.config.data.dir)

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -322,6 +324,34 @@ def test_an_interrupt_is_one_word_and_the_shells_status() -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert (process.returncode, out, err) == (130, b"", b"Interrupted.\n")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "workload", "queues"),
+    [("amqp", "unique-ids", "/api/queues"), ("http", "push-1", "/api/v1/resources/queues")],
+)
+def test_a_load_tool_that_is_terminated_deletes_its_queues(protocol: str, workload: str, queues: str) -> None:
+    with TestBroker() as broker:
+        url = broker.amqp_url if protocol == "amqp" else broker.http_url
+        command = ["bench", protocol, "--url", url, "--workload", workload, "--seconds", "600"]
+        process = subprocess.Popen([sys.executable, "-m", "holtmq", *command], stderr=subprocess.DEVNULL)
+
+        def is_at_work() -> bool:
+            with urllib.request.urlopen(broker.http_url + queues) as answer:
+                return b"holt-load" in answer.read()
+
+        try:
+            until = time.monotonic() + 60
+            while not is_at_work():
+                assert process.poll() is None
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            process.terminate()
+            assert process.wait(60) == 128 + signal.SIGTERM
+            assert not is_at_work()
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_an_input_that_ends_at_a_prompt_is_named(folder: Path) -> None:

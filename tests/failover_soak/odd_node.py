@@ -5,6 +5,7 @@ Usage: ``python odd_node.py ODDITY [FOLDER] serve ...``
 
 from __future__ import annotations
 
+import atexit
 import mmap
 import os
 import struct
@@ -89,18 +90,34 @@ def confirm_before_commit() -> None:
 
 
 def gives_up() -> None:
-    """The owner ends at a lost answer instead of finding out what has become of the commit."""
+    """The owner ends at a lost answer instead of finding out what has become of the commit.
+
+    Its process lives on for a while, as on a busy machine: another node may be in charge before it is gone.
+    """
     from holtmq.journal.interface import JournalError
     from holtmq.journal.replica.appending import Appender
 
     def desperate(*_: object) -> None:
         raise JournalError("this owner gives up")
 
+    atexit.register(time.sleep, 2.0)
     Appender._settle = desperate  # type: ignore[assignment, method-assign]
 
 
+def falls_silent() -> None:
+    """HTTP takes every request and answers none that has to wait for the disk."""
+    from holtmq.http.engine.request import HttpRequest
+    from holtmq.journal.interface import Journal
+
+    def mute(request: HttpRequest, journal: Journal, status: int, body: bytes) -> None:
+        return
+
+    HttpRequest.answer_when_durable = mute  # type: ignore[assignment, method-assign]
+
+
 ODDITIES = {
-    oddity.__name__: oddity for oddity in (jumping_clock, no_fencing, confirm_before_commit, gives_up)
+    oddity.__name__: oddity
+    for oddity in (jumping_clock, no_fencing, confirm_before_commit, gives_up, falls_silent)
 }
 
 if __name__ == "__main__":

@@ -234,25 +234,27 @@ def test_a_segment_stays_until_its_successor_is_on_the_disk(tmp_path: Path) -> N
 async def test_a_checkpoint_runs_beside_the_commits(tmp_path: Path) -> None:
     async with running(tmp_path) as journal:
         positions = array("Q")
-        refused = 0
-        for turn in range(200):
-            for number in range(20):
-                positions.append(journal.append(20, b"%d" % (turn * 20 + number) * 10))
-            if not journal.checkpoint([(40, b"%d" % turn)], [positions[::100]]):
+        turns = refused = 0
+        # A slow machine may need more commits until there were some checkpoints.
+        while turns < 200 or journal.stats().checkpoints <= 3:
+            for _ in range(20):
+                positions.append(journal.append(20, b"%d" % len(positions) * 10))
+            if not journal.checkpoint([(40, b"%d" % turns)], [positions[::100]]):
                 refused += 1
+            turns += 1
             await durable(journal)
         live = positions[::100]
+        expected = [(20, b"%d" % number * 10) for number in range(0, len(positions), 100)]
 
-        assert journal.stats().checkpoints > 3
         assert journal.stats().checkpoint_failures == 0
-        assert refused + journal.stats().checkpoints >= 199
-        assert journal.read_many(live) == [(20, b"%d" % number * 10) for number in range(0, 4000, 100)]
+        assert refused + journal.stats().checkpoints >= turns - 1
+        assert journal.read_many(live) == expected
     journal, recovery = open_journal(tmp_path, OPTIONS)
     (state,) = recovery.checkpoint
     assert state[0] == 40
     tail = [payload for _, _, payload in recovery.records]
-    assert tail == [b"%d" % number * 10 for number in range((int(state[1]) + 1) * 20, 4000)]
-    assert journal.read_many(live) == [(20, b"%d" % number * 10) for number in range(0, 4000, 100)]
+    assert tail == [b"%d" % number * 10 for number in range((int(state[1]) + 1) * 20, len(positions))]
+    assert journal.read_many(live) == expected
     journal.close()
 
 

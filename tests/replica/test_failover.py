@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -108,3 +109,27 @@ async def test_an_owner_that_gives_up_although_it_owns_the_log_is_found(
 
     assert report.needless_ends == {Fault.ANSWER_LOST: 1}
     assert not report.lost
+
+
+async def test_nodes_that_do_not_answer_are_a_finding_and_do_not_hold_up_the_check(
+    postgres: Cluster, tmp_path: Path
+) -> None:
+    options = Options(
+        postgres.url,
+        rounds=2,
+        seed=SEED,
+        folder=tmp_path,
+        faults=(Fault.KILL,),
+        takeover_after=TAKEOVER_AFTER,
+        command=odd("falls_silent"),
+        stop_at_failure=True,
+        patience_seconds=5.0,
+    )
+
+    report = await judge(options)
+
+    # On a slow machine it also takes longer to create the queues.
+    expected = (
+        "creating the queues took more than 5 s|what was confirmed could not be read: it took more than 5 s"
+    )
+    assert re.fullmatch(expected, report.examples[0])

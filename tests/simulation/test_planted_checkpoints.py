@@ -7,7 +7,7 @@ import pytest
 
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.records import checkpoint
+from holtmq.broker.records import queue_contents
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import compaction, live
@@ -78,13 +78,13 @@ FORGOTTEN: dict[str, Callable[[World], set[int]]] = {
 def test_a_checkpoint_without_messages_that_wait_to_be_dead_lettered_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    outstanding = checkpoint._outstanding
+    outstanding = queue_contents.outstanding
 
-    def forgetful(queue: WorkQueue, leased: list[Message]) -> list[Message]:
+    def forgetful(queue: WorkQueue) -> list[Message]:
         waiting = {message.seq for _, message in queue.outcasts}
-        return [message for message in outstanding(queue, leased) if message.seq not in waiting]
+        return [message for message in outstanding(queue) if message.seq not in waiting]
 
-    monkeypatch.setattr(checkpoint, "_outstanding", forgetful)
+    monkeypatch.setattr(queue_contents, "outstanding", forgetful)
 
     find("lost=['", "undone=['", "position", "counts")
 

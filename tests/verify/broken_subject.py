@@ -5,6 +5,7 @@ Usage: ``python broken_subject.py FAULT ARGUMENTS...``
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from holtmq.http.engine.request import HttpRequest
 from holtmq.journal import live
 from holtmq.journal.file_journal import FileJournal
 from holtmq.journal.interface import Journal, JournalFailed
+from holtmq.node import Node
 from holtmq.verify import subject
 
 
@@ -144,7 +146,17 @@ def fall_silent() -> None:
     HttpRequest.answer_when_durable = mute  # type: ignore[method-assign, assignment]
 
 
+def never_stop() -> None:
+    """Told to stop, it goes on."""
+
+    async def stop(node: Node, grace: float = 0.0) -> None:
+        await asyncio.Event().wait()
+
+    Node.stop = stop  # type: ignore[method-assign, assignment]
+
+
 FAULTS = {
+    "never-stops": never_stop,
     "silent": fall_silent,
     "never-syncs": never_sync,
     "unordered": search_as_handed_over,

@@ -13,22 +13,28 @@ AFTER = [*BEFORE, ("two", 40.0), ("two", 50.0)]
 
 
 @pytest.mark.parametrize(
-    ("fault", "was_killed", "ended_at", "owners", "end"),
+    ("fault", "was_killed", "ended_at", "knows_successor", "owners", "end"),
     [
-        (Fault.KILL, True, 35.0, AFTER, End.KILLED),
-        (Fault.BLIP, True, 35.0, AFTER, End.KILLED),  # the check kills each owner in the end
-        (Fault.SWITCHOVER, False, 35.0, AFTER, End.ASKED),
-        (Fault.FREEZE, False, 41.0, AFTER, End.REPLACED),
-        (Fault.FREEZE, False, 39.0, AFTER, End.NEEDLESS),
-        (Fault.BLIP, False, 41.0, AFTER, End.REPLACED),
-        (Fault.BLIP, False, 39.0, AFTER, End.NEEDLESS),
-        (Fault.BLIP, False, 39.0, BEFORE, End.NEEDLESS),
+        (Fault.KILL, True, 35.0, False, AFTER, End.KILLED),
+        (Fault.BLIP, True, 35.0, False, AFTER, End.KILLED),  # the check kills each owner in the end
+        (Fault.SWITCHOVER, False, 35.0, False, AFTER, End.ASKED),
+        (Fault.FREEZE, False, 41.0, True, AFTER, End.REPLACED),
+        (Fault.FREEZE, False, 39.0, True, AFTER, End.NEEDLESS),
+        (Fault.BLIP, False, 41.0, True, AFTER, End.REPLACED),
+        (Fault.BLIP, False, 41.0, False, AFTER, End.NEEDLESS),  # it had given up, and ended slowly
+        (Fault.BLIP, False, 39.0, True, AFTER, End.NEEDLESS),
+        (Fault.BLIP, False, 39.0, False, BEFORE, End.NEEDLESS),
     ],
 )
 def test_an_owner_that_ends_before_it_was_replaced_ends_without_need(
-    fault: Fault, was_killed: bool, ended_at: float, owners: list[tuple[str, float]], end: End
+    fault: Fault,
+    was_killed: bool,
+    ended_at: float,
+    knows_successor: bool,
+    owners: list[tuple[str, float]],
+    end: End,
 ) -> None:
-    assert why_ended(fault, was_killed, ended_at, owners, "two") is end
+    assert why_ended(fault, was_killed, ended_at, knows_successor, owners, "two") is end
 
 
 def test_ends_without_need_break_a_promise_and_are_counted_by_fault() -> None:

@@ -1,12 +1,20 @@
-"""The judge's clients against a broker that sends only some of them away."""
+"""The judge's clients against a broker that sends some of them away, and one that is slow to deliver."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import closing, suppress
 from random import Random
 
+import pytest
+
+from holtmq.amqp.methods import BasicDeliver, ConfirmSelect, ConfirmSelectOk, Method
+from holtmq.testing import TestBroker
+from holtmq.verify import amqp_workload
+from holtmq.verify.amqp_client import AmqpClient
+from holtmq.verify.amqp_workload import PLAIN, AmqpWorkload
 from holtmq.verify.http_workload import HttpWorkload
+from holtmq.verify.record import make_body
 from holtmq.verify.workload import Ports
 
 NOTHING = b"HTTP/1.1 204 No Content\r\n\r\n"
@@ -29,3 +37,37 @@ async def test_consumers_do_not_go_on_alone_when_every_producer_was_sent_away() 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server, asyncio.timeout(60):
         await HttpWorkload().work(Ports(0, server.sockets[0].getsockname()[1]), Random(1))
+
+
+class SlowReader(AmqpClient):
+    """The first delivery needs a while, as on a machine that is busy with something else."""
+
+    _due = 0.0
+
+    async def next(self) -> tuple[Method, bytes]:
+        if self._arrived and isinstance(self._arrived[-1][0], BasicDeliver):
+            now = asyncio.get_running_loop().time()
+            self._due = self._due or now + 0.3
+            await asyncio.sleep(max(0.0, self._due - now))
+        return await super().next()
+
+
+async def test_deliveries_that_are_late_are_not_called_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amqp_workload, "AmqpClient", SlowReader)
+    monkeypatch.setattr(amqp_workload, "_LOOK_SECONDS", 0.01)
+    workload = AmqpWorkload()
+    bodies = [make_body(f"{PLAIN}-{number}", 10) for number in range(3)]
+    with TestBroker(clock="real") as broker:
+        ports = Ports(broker.amqp_port, broker.http_port)
+        async with asyncio.timeout(60):
+            await workload.prepare(ports)
+            with closing(await AmqpClient.connect(ports.amqp)) as client:
+                await client.call(ConfirmSelect(), ConfirmSelectOk)
+                for body in bodies:
+                    client.publish(PLAIN, body)
+                await client.next()
+                broker.queue_depth(PLAIN)
+
+            found = await workload.read(ports)
+
+    assert found[PLAIN] == bodies

@@ -326,15 +326,29 @@ class Channel:
             self.connection.stall()
             self.broker.long_changes.add(self._commit_in_steps(self.transaction), STEP)
         else:
-            self._committed(self.transaction.commit())
+            self._after_commit(self.transaction, self.transaction.commit())
 
     def _commit_in_steps(self, transaction: Transaction) -> Iterator[None]:
         """The connection processes no frame until the end."""
         with answering_late(self, TxCommit):
             done = yield from transaction.commit_in_steps(lambda: self.closing)
             if done is not None:
+                self._after_commit(transaction, done)
+        yield from transaction.let_go()
+
+    def _after_commit(self, transaction: Transaction, done: Committed) -> None:
+        if done.wide:
+            self.connection.stall()
+            self.broker.long_changes.add(self._place_in_steps(transaction, done), step=1)
+        else:
+            self._committed(done)
+
+    def _place_in_steps(self, transaction: Transaction, done: Committed) -> Iterator[None]:
+        """Place messages of a transaction in very many queues, as ``_publish_in_steps`` does."""
+        with answering_late(self, TxCommit):
+            done = yield from transaction.place(done)
+            if not self.closing:
                 self._committed(done)
-                yield from done.leftovers
 
     def _committed(self, done: Committed) -> None:
         for message in done.unrouted:

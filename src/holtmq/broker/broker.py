@@ -440,6 +440,13 @@ class Broker:
                 return taken[0]
         return None
 
+    def complete(self) -> None:
+        """Do what is left to do: the node stops. What waits in the journal goes on when it starts again."""
+        self.flow.delays.placings.end()
+        if self.journal.failed is None:
+            self.long_changes.complete()
+        self.flow.complete()
+
     def resolve(self, vhost: VHost, exchange: str, routing_key: str, address: bytes) -> Route:
         """Return where a publish goes. The result may be cached until the vhost's version changes."""
         found = vhost.exchange(exchange)

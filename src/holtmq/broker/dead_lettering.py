@@ -6,16 +6,18 @@ Owns: that a removal and its dead letter are one atomic record. Must not touch: 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.message import Message, make_address, unplaced
+from holtmq.broker.publish.due_message import Origin
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import encode_settled
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.vhost import VHost
-from holtmq.broker.work.dead_letter import DeadLetter, dead_letter
+from holtmq.broker.work.dead_letter import DeadLetter, dead_letter, last_death
 from holtmq.broker.work.outcasts import Outcast, Reason
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import JournalFailed
@@ -155,14 +157,20 @@ class DeadLettering:
         queues: dict[str, Queue] = {}
         delays: dict[str, int] = {}
         histories: list[RecentHistory] = []
-        for key in keys:
-            result = vhost.route(start, key, letter.headers, properties)
+        widest = vhost.widest if flow.journal.failed is None else sys.maxsize
+        is_wide = self._must_wait(vhost, exchange)
+        for key in [] if is_wide else keys:
+            result = vhost.route(start, key, letter.headers, properties, widest=widest)
+            if result.is_wide or len(queues) + len(result.queues) > widest:
+                is_wide = True
+                self._work_left -= widest // _COPIES
+                break
             delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
             histories += result.histories
             for found in result.queues:
                 if not letter.cycles_through(found.name):
                     queues[found.name] = found
-        if not queues and not delays and not histories:
+        if not queues and not delays and not histories and not is_wide:
             return
         flow.seq += 1
         moved = Message(
@@ -175,6 +183,9 @@ class DeadLettering:
             message.priority,
             message.persistent,
         )
+        if is_wide:
+            flow.delays.accept(moved, (vhost.name, exchange), Origin.LETTER, moved.persistent)
+            return
         for history in dict.fromkeys(histories):
             history.keep(unplaced(moved), letter.headers)
         if not queues and not delays:
@@ -186,6 +197,22 @@ class DeadLettering:
             queue.figures.dead_lettered(flow.now_ms)
         for waits_at, delay_ms in delays.items():
             flow.delays.add(moved, vhost.name, waits_at, flow.now_ms + delay_ms)
+
+    def _must_wait(self, vhost: VHost, exchange: str) -> bool:
+        """Whether an earlier letter of this exchange is not in all its queues, since they are very many."""
+        flow, where = self._flow, (vhost.name, exchange)
+        assert flow.batch is not None
+        return where in flow.batch.lined_up or (
+            flow.delays.placings.has_line(where) and flow.journal.failed is None
+        )
+
+    def placed(self, vhost: VHost, letter: Message) -> None:
+        """Count a letter that had to wait."""
+        self.count += 1
+        death = last_death(letter.header)
+        queue = vhost.queues.get(death.queue) if death is not None else None
+        if isinstance(queue, WorkQueue):
+            queue.figures.dead_lettered(self._flow.now_ms)
 
 
 def take_settled(queue: WorkQueue) -> bytes:

@@ -452,6 +452,8 @@ class Flow:
             place(message, queues)
         for index, persistent, due_ms in batch.delays:
             self.delays.schedule(positions[index], persistent, due_ms)
+        for accepted in batch.accepted:
+            self.delays.begin(accepted, positions[accepted.index])
         return bool(records) or together or (batch.prepared is not None and batch.prepared.is_journalled)
 
     def at(self, due_ms: int, action: Callable[[], object]) -> ActionTimer:

@@ -6,8 +6,10 @@ Owns: the command line and the printed comparison. Must not touch: how load is m
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -158,6 +160,20 @@ def http(token: str, tls_ca: Path | None, **options: Unpack[Options]) -> None:
     )
 
 
+@contextmanager
+def _terminated_in_order() -> Iterator[None]:
+    """Let SIGTERM unwind the round, as SIGINT does, so that the queues of the tool are deleted."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _measure(
     kind: str,
     options: Options,
@@ -182,7 +198,7 @@ def _measure(
     chosen = [workloads[name] for name in names or workloads]
     if options["messages"] is not None:
         chosen = [replace(one, messages=options["messages"]) if one.messages else one for one in chosen]
-    with Console(stderr=True).status("") as status:
+    with _terminated_in_order(), Console(stderr=True).status("") as status:
         outcomes = [
             compare(
                 targets,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -96,8 +96,8 @@ class Checkpointer:
         position: int,
         epoch: int,
         bases: Sequence[int],
-        records: Sequence[tuple[int, bytes]],
-        live: Sequence[array[int]],
+        records: Iterable[tuple[int, bytes]],
+        live: Iterable[array[int]],
         written: Callable[[], None],
     ) -> bool:
         """Start writing; ``written`` is called when the file is written and ``waits_for`` is set."""
@@ -179,8 +179,8 @@ def _write(
     position: int,
     epoch: int,
     bases: Sequence[int],
-    records: Sequence[tuple[int, bytes]],
-    arrays: Sequence[array[int]],
+    records: Iterable[tuple[int, bytes]],
+    arrays: Iterable[array[int]],
 ) -> LivePositions | str:
     """Write the checkpoint; return the positions to keep, or why it failed."""
     try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -415,7 +415,7 @@ class FileJournal:
         self._join_chunks()
         return self._unwritten.read(position)
 
-    def checkpoint(self, records: Sequence[tuple[int, bytes]], live: Sequence[array[int]]) -> bool:
+    def checkpoint(self, records: Iterable[tuple[int, bytes]], live: Iterable[array[int]]) -> bool:
         if self._failed is not None:
             raise self._failed
         if self._state:

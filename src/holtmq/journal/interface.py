@@ -233,12 +233,13 @@ class Journal(Protocol):
         """
         ...
 
-    def checkpoint(self, records: Sequence[tuple[int, bytes]], live: Sequence[array[int]]) -> bool:
+    def checkpoint(self, records: Iterable[tuple[int, bytes]], live: Iterable[array[int]]) -> bool:
         """Replace the log so far by ``records``, the caller's whole state at this moment.
 
         ``live`` are arrays of the positions that the state still refers to; all other records may be
-        reclaimed. Do not change either argument afterwards. The checkpoint completes in the background;
-        returns False when another one is still running.
+        reclaimed. The checkpoint completes in the background, perhaps in another thread, which also iterates
+        over ``live``, then ``records``, once each: do not change anything that they use. Returns False when
+        another checkpoint is still running.
         """
         ...
 

@@ -7,7 +7,7 @@ on both). Must not touch: files and threads.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from .encoded_batch import EncodedBatch
@@ -134,7 +134,7 @@ class MemoryJournal:
     def refetch(self, position: int) -> bool:
         return False
 
-    def checkpoint(self, records: Sequence[tuple[int, bytes]], live: Sequence[array[int]]) -> bool:
+    def checkpoint(self, records: Iterable[tuple[int, bytes]], live: Iterable[array[int]]) -> bool:
         if self._failed is not None:
             raise self._failed
         if self._waiting is not None:

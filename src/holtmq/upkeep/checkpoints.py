@@ -9,7 +9,7 @@ from typing import Final
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.records.checkpoint import snapshot
+from holtmq.broker.records.checkpoint import Snapshot
 from holtmq.journal import Journal
 
 _FILLED_UP: Final = 1024  # a checkpoint may append a few bytes, to get a position of its own
@@ -37,10 +37,12 @@ class Checkpoints:
         self._relieved_at = -math.inf  # when a checkpoint was last made to free disk space
 
     def make(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, unless one is being written."""
         self._broker.flow.turn()
         self._partitioned.staging.drop_orphans(self._clock())
-        self._journal.checkpoint(*snapshot(self._broker, self._partitioned.store))
+        if not self._journal.is_checkpointing:
+            taken = Snapshot(self._broker, self._partitioned.store)
+            self._journal.checkpoint(taken.records(), taken.live())
 
     def make_if_due(self, now: float, *, low_on_disk: bool) -> None:
         """Checkpoint when the journal has grown, or when the disk is low and acked messages can be freed:

@@ -122,28 +122,28 @@ class AmqpWorkload:
                 await client.call(first, BasicConsumeOk)
             else:
                 await client.call(BasicConsume(queue, "reader"), BasicConsumeOk)
-            while len(bodies) < count and (arrived := await self._next_while_ready(client, ports, queue)):
-                method, body = arrived
+            deadline = time.monotonic() + _PATIENCE
+            while len(bodies) < count and time.monotonic() < deadline:
+                method, body = await self._next(client, queue)
                 if isinstance(method, BasicDeliver):
                     bodies.append(body)
+                    deadline = time.monotonic() + _PATIENCE
                     if queue == STREAM:
                         client.send(BasicAck(method.delivery_tag))
+                elif isinstance(method, QueueDeclareOk) and not method.message_count:
+                    break
         return bodies
 
-    async def _next_while_ready(
-        self, client: AmqpClient, ports: Ports, queue: str
-    ) -> tuple[Method, bytes] | None:
-        """What arrives next; None when the queue has nothing more, or delivers nothing: that is lost."""
-        deadline = time.monotonic() + _PATIENCE
-        is_empty = False
+    async def _next(self, client: AmqpClient, queue: str) -> tuple[Method, bytes]:
+        """What arrives next. After some silence the queue is asked whether it has more.
+
+        It is asked on the reader's channel, where all that was delivered before comes before the answer.
+        """
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     return await client.next()
-            if is_empty or time.monotonic() > deadline:
-                return None
-            with closing(await AmqpClient.connect(ports.amqp)) as other:
-                is_empty = not (await other.call(_declaration(queue), QueueDeclareOk)).message_count
+            client.send(_declaration(queue))
 
     async def finish_reading(self, ports: Ports, most: int) -> None:
         """Purge the queues that are too long; a stream cannot be purged and is recreated."""

@@ -24,7 +24,7 @@ from holtmq.verify.plan import Boundary, Ending, ending_of, opening_boundary, se
 from holtmq.verify.process import News, Subject, life
 from holtmq.verify.record import Findings
 from holtmq.verify.report import Percentiles, Report, WorkloadReport
-from holtmq.verify.workload import Gone, Workload
+from holtmq.verify.workload import Gone, Workload, in_time
 
 # Chosen anew after each recovery. Purging some queues next to others leaves segments that are mostly dead.
 _PURGE_ABOVE: Final = (300, 1_000, 4_000)
@@ -196,8 +196,7 @@ class Judge:
                 if not await self._recovered(subject):
                     return
                 await self._compare(subject)
-                subject.terminate()
-                await subject.is_dead()
+                await self._with_patience(self._stop(subject), "the broker did not stop")
 
     async def _recovered(self, subject: Subject) -> bool:
         if await subject.ready():
@@ -211,16 +210,12 @@ class Judge:
         await self._with_patience(self._read(subject), "the queues could not be read after a recovery")
 
     async def _with_patience(self, work: Awaitable[None], failure: str) -> None:
-        patience = self._options.patience_seconds
         try:
-            async with asyncio.timeout(patience):
-                return await work
-        except TimeoutError:
-            why = f"it took more than {patience:.0f} s"
+            async with in_time(self._options.patience_seconds):
+                await work
         except (Gone, msgspec.DecodeError) as error:
-            why = str(error)
-        self._report.refused_starts += 1
-        self._report.examples.append(f"{failure}: {why}")
+            self._report.refused_starts += 1
+            self._report.examples.append(f"{failure}: {error}")
 
     async def _prepare(self, subject: Subject) -> None:
         for case in self._cases:
@@ -231,6 +226,10 @@ class Judge:
         for case in self._cases:
             case.findings.add(case.workload.record.compare(await case.workload.read(subject.ports)))
             await case.workload.finish_reading(subject.ports, most)
+
+    async def _stop(self, subject: Subject) -> None:
+        subject.terminate()
+        await subject.is_dead()
 
     @contextlib.asynccontextmanager
     async def _life(self, number: int, boundary: Boundary | None = None) -> AsyncIterator[Subject]:

@@ -22,7 +22,7 @@ from holtmq.verify.plan import Boundary
 from holtmq.verify.watched_disk import Event, What, decode_event
 from holtmq.verify.workload import Ports
 
-_START_SECONDS: Final = 60.0
+_START_SECONDS: Final = 120.0
 _PIPE_BYTES: Final = 1 << 20
 
 

@@ -3,7 +3,9 @@
 Owns: the interface of a workload, and what its clients measure and notice. Must not touch: verdicts.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol, TypeVar
@@ -13,6 +15,16 @@ from holtmq.verify.record import Record, name_of
 
 class Gone(Exception):
     """The connection is lost: the broker is dead, or has refused the client."""
+
+
+@asynccontextmanager
+async def in_time(seconds: float, what: str = "it") -> AsyncIterator[None]:
+    """Raise Gone after so long: the broker does not answer."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Gone(f"{what} took more than {seconds:.0f} s") from None
 
 
 @dataclass(frozen=True, slots=True)

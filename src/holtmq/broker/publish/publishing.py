@@ -6,7 +6,6 @@ Owns: how a message gets into its queues. Must not touch: delayed messages (``de
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Generator, Iterator, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
@@ -14,7 +13,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holtmq.broker.message import Message, encode_message, unplaced
+from holtmq.broker.publish.due_message import DueMessage, Origin
+from holtmq.broker.publish.placings import Placing
 from holtmq.broker.publish.publish_properties import PublishProperties
+from holtmq.broker.publish.record_batch import Batch
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.publish.wide_publishes import QueuesInParts, in_steps
 from holtmq.broker.records.changes import Kind
@@ -64,7 +66,8 @@ class Publishing:
     ) -> PublishOutcome:
         """Publish a message. (Plain AMQP publishes take a faster path, ``amqp/publish_run.py``.)
 
-        IN_STEPS is only returned outside of a batch: then ``take_steps`` is what is left to do.
+        IN_STEPS: ``take_steps`` is what is left to do. In a batch the message is part of its record, and is
+        placed afterwards; if the caller awaits that, it runs ``place`` for each of ``batch.accepted``.
         """
         flow = self._flow
         exchange = route.exchange
@@ -91,6 +94,7 @@ class Publishing:
                 or not route.simple
                 or not properties.plain
                 or route.version != route.vhost.version
+                or batch.lined_up
             ):
                 return self._publish_special(route, properties, message)
             exchange.more_copies += len(route.queues) - 1
@@ -148,19 +152,52 @@ class Publishing:
         flow = self._flow
         if flow.pending_publishes:
             flow.write_pending_publishes()  # they were published first
+        batch = flow.batch
         walks: list[RouteWalk[Queue]] = []
-        found = QueuesInParts(_parts(route, properties, walks, flow.batch is not None))
-        widest = route.vhost.widest if flow.batch is None else sys.maxsize
+        found = QueuesInParts(_parts(route, properties, walks, batch is not None))
+        widest = route.vhost.widest
+        if batch is not None and (route.vhost.name, route.exchange.name) in batch.lined_up:
+            return self._accept(batch, route, properties, message, found, walks)
         queues = found.find(widest)
-        while not found.looked_at and flow.batch is not None:
-            queues = found.find(widest)
         if len(queues) > widest or not found.looked_at:
+            if batch is not None:
+                return self._accept(batch, route, properties, message, found, walks)
             self._steps = self._in_steps(route, properties, message, found, walks)
             return PublishOutcome.IN_STEPS
         has_delays = self._pass_exchanges(route, properties, message, walks)
-        accepted, journalled = self._enqueue(message, queues)
+        accepted, journalled = self.enqueue(message, queues)
         route.exchange.more_copies += accepted - 1
         return _outcome(message, len(queues), accepted, journalled, has_delays)
+
+    def _accept(
+        self,
+        batch: Batch,
+        route: Route,
+        properties: PublishProperties,
+        message: Message,
+        found: QueuesInParts,
+        walks: list[RouteWalk[Queue]],
+    ) -> PublishOutcome:
+        """Write a message for very many queues with the batch, as a whole; it enters them afterwards."""
+        where = route.vhost.name, route.exchange.name
+        accepted = self._flow.delays.accept(message, where, Origin.PUBLISH, is_kept=True)
+        if batch.awaits_placing:
+            number = accepted.number
+            due = DueMessage(route.vhost, where[1], message, properties, True, number, may_be_refused=True)
+            accepted.placing = Placing(0, due, found, walks)
+        return PublishOutcome.IN_STEPS
+
+    def place(self, placing: Placing) -> Steps:
+        """Place a message that a batch has accepted; the result is its outcome."""
+        flow, due = self._flow, placing.due
+        yield
+        yield from flow.delays.placings.in_steps(placing)
+        if flow.journal.failed is not None:
+            raise flow.journal.failed
+        exchange = due.vhost.exchanges.get(due.exchange)
+        if exchange is not None:
+            flow.count(exchange, 0, placing.accepted - 1)
+        return _outcome(due.message, placing.wanted, placing.accepted, True, placing.has_delays)
 
     def take_steps(self) -> Steps:
         """What is left of the publish that returned IN_STEPS; the result is its outcome."""
@@ -177,7 +214,7 @@ class Publishing:
         walks: list[RouteWalk[Queue]],
     ) -> Steps:
         visible = msgspec.structs.replace(message, header=properties.visible_header(message.header))
-        wanted, accepted, journalled = yield from in_steps(self._flow, visible, found, self._enqueue)
+        wanted, accepted, journalled = yield from in_steps(self._flow, visible, found, self.enqueue)
         route.exchange.more_copies += accepted - 1
         has_delays = self._pass_exchanges(route, properties, message, walks)
         return _outcome(message, wanted, accepted, journalled, has_delays)
@@ -199,7 +236,7 @@ class Publishing:
             history.keep(unplaced(message), properties.headers)
         return bool(delays)
 
-    def _enqueue(self, message: Message, queues: Sequence[Queue]) -> tuple[int, bool]:
+    def enqueue(self, message: Message, queues: Sequence[Queue]) -> tuple[int, bool]:
         """Place a message in those of these queues that accept it; how many, and whether it is journalled."""
         flow = self._flow
         accepted: list[Queue] = []

@@ -7,6 +7,7 @@ that opened the batch writes it and then enqueues its messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from holtmq.broker.message import Message
@@ -17,9 +18,22 @@ from holtmq.broker.work.outcasts import Reason
 from holtmq.broker.work.work_queue import WorkQueue
 
 if TYPE_CHECKING:
+    from holtmq.broker.publish.placings import Placing
     from holtmq.broker.publish.prepared import PreparedPublishes
 
 DeadLetterOn = tuple[VHost, WorkQueue, str, Reason, Message]
+Where = tuple[str, str]  # vhost and exchange
+
+
+@dataclass(slots=True)
+class Accepted:
+    """A message for very many queues, which it enters after the batch is written."""
+
+    index: int  # of its record
+    is_kept: bool  # its record outlives a restart
+    number: int  # in place of a due time
+    where: Where
+    placing: Placing | None = None  # None: nobody waits for the end of its steps
 
 
 class Batch:
@@ -28,8 +42,11 @@ class Batch:
     __slots__ = (
         "_bytes",
         "_on_the_way",
+        "accepted",
+        "awaits_placing",
         "delays",
         "for_streams",
+        "lined_up",
         "passed_on",
         "placements",
         "prepared",
@@ -43,6 +60,9 @@ class Batch:
         # Messages that partitioned queues write themselves, together with the records.
         self.for_streams: list[tuple[StreamQueue, Message]] = []
         self.delays: list[tuple[int, bool, int]] = []  # index of the record, persistent, due time
+        self.accepted: list[Accepted] = []
+        self.lined_up: set[Where] = set()  # exchanges of these; later messages must not overtake them
+        self.awaits_placing = False  # the caller runs the steps of what it publishes
         self.passed_on: list[DeadLetterOn] = []  # refused by a full queue, to be dead-lettered from there
         self.prepared: PreparedPublishes | None = None  # messages that are written with the records
         self._bytes = 0  # size of the records
@@ -54,6 +74,11 @@ class Batch:
         records.append((kind, payload))
         self._bytes += len(payload)
         return len(records) - 1
+
+    def accept(self, accepted: Accepted) -> None:
+        """Add a message that is placed in steps."""
+        self.accepted.append(accepted)
+        self.lined_up.add(accepted.where)
 
     def on_the_way(self, queue: Queue) -> tuple[int, int]:
         """Messages and bytes in this batch for a queue that refuses publishers when full."""

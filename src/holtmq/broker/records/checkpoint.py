@@ -7,17 +7,14 @@ reading the records back is ``recovery.py``.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterable
-from itertools import repeat
-from struct import Struct
+from collections.abc import Iterable, Iterator
+from itertools import chain, repeat
 from typing import Final
 
 import msgspec
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.jobs.job import encode_job
-from holtmq.broker.message import Message
 from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.records.changes import (
     AnyChange,
@@ -36,21 +33,9 @@ from holtmq.broker.records.changes import (
     encode_change,
     pack_table,
 )
+from holtmq.broker.records.queue_contents import QueueContents
 from holtmq.broker.topology.policies import Policy
-from holtmq.broker.work.priority_levels import Levels
-from holtmq.broker.work.spilling_fifo import SpillingFifo
-from holtmq.broker.work.work_queue import WorkQueue
-
-
-class QueueState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """The contents of one work queue, in a checkpoint."""
-
-    id: int
-    size: int
-    expiring: bool
-    delivered_upto: int
-    levels: dict[int, bytes]
-    returned: dict[int, int]
+from holtmq.broker.work.leases import Lease
 
 
 class Counters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -67,121 +52,61 @@ class DelayState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_ONE: Final = Struct("<Q").pack  # as an array on a little-endian machine, in a third of the time
+
+
+class Snapshot:
+    """The whole state at the moment when this is made.
+
+    ``live`` and ``records`` may be called later, in another thread: they use only what does not change. It is
+    made in one go, since a checkpoint is the state at one position of the log.
+    """
+
+    __slots__ = ("_counters", "_delayed", "_live", "_more", "_others", "_queues", "_topology")
+
+    def __init__(self, broker: Broker, partitioned: PartitionedStore | None = None) -> None:
+        self._counters = Counters(broker.flow.seq, broker.last_queue_id)
+        self._others = [encode_change(change) for change in _others(broker)]
+        self._topology = broker.topology_records.encoded()
+        self._queues = QueueContents(broker.queues_by_id.values(), _leases(broker))
+        self._delayed = dict(broker.flow.delayed)
+        self._more: list[tuple[int, bytes]] = []
+        self._live: list[array[int]] = []
+        damaged, kept_aside = broker.flow.damage.dump()
+        if kept_aside:
+            self._more.append((Kind.DAMAGED, damaged))
+            self._live.append(kept_aside)
+        if partitioned is not None:
+            more, kept = partitioned.snapshot()
+            self._more += more
+            self._live += kept
+
+    def live(self) -> Iterator[array[int]]:
+        """The positions that the state refers to, in any order."""
+        parts = chain(self._queues.live(), (array("Q", self._delayed),), self._live)
+        return (positions for positions in parts if positions)
+
+    def records(self) -> Iterator[tuple[int, bytes]]:
+        """Records of the state, in an order that can be read."""
+        yield Kind.COUNTERS, _encode(self._counters)
+        yield from zip(repeat(Kind.CHANGE), self._others)
+        yield from zip(repeat(Kind.CHANGE), self._topology)
+        yield from zip(repeat(Kind.QUEUE_STATE), self._queues.states())
+        delayed = self._delayed.items()
+        due = {position: due_ms for position, (persistent, due_ms) in delayed if persistent}
+        yield Kind.DELAY_STATE, _encode(DelayState(due))
+        yield from self._more
 
 
 def snapshot(
     broker: Broker, partitioned: PartitionedStore | None = None
 ) -> tuple[list[tuple[int, bytes]], list[array[int]]]:
     """Records of the whole current state, and the positions that it refers to, in any order."""
-    records: list[tuple[int, bytes]] = [
-        (Kind.COUNTERS, _encode(Counters(broker.flow.seq, broker.last_queue_id)))
-    ]
-    records += [(Kind.CHANGE, encode_change(change)) for change in _others(broker)]
-    records += zip(repeat(Kind.CHANGE), broker.topology_records.encoded())
-    live: list[array[int]] = []
-    simple: list[int] = []  # positions of the messages of all simple queues
-    leased = _leased(broker)
-    kind = int(Kind.QUEUE_STATE)
-    for queue in broker.work_queues():  # 2 µs for each of perhaps 100,000, at one moment
-        fifo = queue.fifo
-        if (
-            fifo is None
-            or fifo.inbox is not fifo.ready
-            or fifo.aside
-            or queue.id in leased
-            or queue.held_back
-            or queue.outcasts.count
-        ):
-            state = _queue_state(queue, _outstanding(queue, leased.get(queue.id, [])), live)
-            if queue.persisted:
-                records.append((kind, _encode(state)))
-        elif fifo.ready:
-            positions = [m.position for m in fifo.ready if m.position and m.persistent]
-            simple += positions
-            if queue.persisted:
-                records.append((kind, _encode(_simple_state(queue, fifo, positions))))
-        # Else it is empty, like most queues of a broker with very many; a restart begins with an empty one.
-    live.append(array("Q", simple))
-    delayed = broker.flow.delayed
-    live.append(array("Q", delayed))
-    due = {position: due_ms for position, (persistent, due_ms) in delayed.items() if persistent}
-    records.append((Kind.DELAY_STATE, _encode(DelayState(due))))
-    damaged, kept_aside = broker.flow.damage.dump()
-    if kept_aside:
-        records.append((Kind.DAMAGED, damaged))
-        live.append(kept_aside)
-    if partitioned is not None:
-        more, kept = partitioned.snapshot()
-        records += more
-        live += kept
-    return records, [positions for positions in live if positions]
+    taken = Snapshot(broker, partitioned)
+    return list(taken.records()), list(taken.live())
 
 
-def _leased(broker: Broker) -> dict[int, list[Message]]:
-    """The messages that consumers hold, by queue."""
-    found: dict[int, list[Message]] = {}
-    for session in broker.sessions:
-        for lease in session.outstanding():
-            found.setdefault(lease.queue.id, []).append(lease.message)
-    return found
-
-
-def _outstanding(queue: WorkQueue, leased: list[Message]) -> list[Message]:
-    """The messages of a queue that are not in its store."""
-    held_back = [message for batch in queue.held_back.values() for message in batch]
-    # Not written yet; some (``reject-publish-dlx``) were never in the queue.
-    outcasts = [message for _, message in queue.outcasts if message.position]
-    return leased + held_back + outcasts
-
-
-def _queue_state(queue: WorkQueue, outstanding: list[Message], live: list[array[int]]) -> QueueState:
-    """What a restart needs of a queue; adds the positions of all its messages to ``live``."""
-    store = queue.store
-    fifos: dict[int, SpillingFifo] = dict(store.fifos) if isinstance(store, Levels) else {0: store}
-    size, expiring = queue.bytes, queue.expiring
-    out_by_level: dict[int, list[int]] = {}
-    for message in outstanding:
-        level = store.level_of(message.priority) if isinstance(store, Levels) else 0
-        expiring = expiring or message.expires_ms > 0
-        if message.persistent:
-            size += len(message.body)
-            out_by_level.setdefault(level, []).append(message.position)
-            fifos.setdefault(level, SpillingFifo())
-    live.append(array("Q", [message.position for message in outstanding if message.position]))
-    levels: dict[int, bytes] = {}
-    for level, fifo in fifos.items():
-        runs = list(fifo.positions())
-        live += runs
-        size -= fifo.transient_bytes()
-        if queue.persisted:
-            levels[level] = b"".join(run.tobytes() for run in _with_out(runs, out_by_level.get(level, [])))
-    return QueueState(queue.id, size, expiring, queue.delivered_upto, levels, queue.returned)
-
-
-def _simple_state(queue: WorkQueue, fifo: SpillingFifo, positions: list[int]) -> QueueState:
-    """``_queue_state`` of a queue whose messages are all ready and in memory, in a quarter of the time."""
-    size = queue.bytes
-    if len(positions) < len(fifo.ready):
-        size -= fifo.transient_bytes()
-    packed = _ONE(positions[0]) if len(positions) == 1 else array("Q", positions).tobytes()
-    return QueueState(queue.id, size, queue.expiring, queue.delivered_upto, {0: packed}, queue.returned)
-
-
-def _with_out(runs: list[array[int]], out: list[int]) -> list[array[int]]:
-    """Merge outstanding positions: ahead of the ready ones, or among those that were returned earlier."""
-    out.sort()
-    merged: list[array[int]] = []
-    for run in runs:
-        if out and run:
-            here = bisect_left(out, run[-1])
-            if here:
-                merged.append(array("Q", sorted([*out[:here], *run])))
-                out = out[here:]
-                continue
-        merged.append(run)
-    merged.append(array("Q", out))
-    return merged
+def _leases(broker: Broker) -> list[Lease]:
+    return [lease for session in broker.sessions for lease in session.outstanding()]
 
 
 def _others(broker: Broker) -> Iterable[AnyChange]:

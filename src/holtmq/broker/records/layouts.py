@@ -17,7 +17,7 @@ from holtmq.broker.partitioned import store as partitioned
 from holtmq.broker.partitioned.commands import spool, staging_records
 from holtmq.broker.partitioned.extras import stream_state, timers
 from holtmq.broker.partitioned.log import bodies, range_reads, snapshot
-from holtmq.broker.records import changes, checkpoint, message_records
+from holtmq.broker.records import changes, checkpoint, message_records, queue_contents
 from holtmq.broker.records.changes import Kind
 
 
@@ -62,7 +62,7 @@ LAYOUTS: Final[dict[Kind, Layout]] = {
     ),
     Kind.DELAY_ENDED: Layout(1, "`<Q`: position of the DELAYED record"),
     Kind.QUEUE_STATE: Layout(
-        1, f"{_array(checkpoint.QueueState)} (`levels`: positions as `<Q` each, by priority)"
+        1, f"{_array(queue_contents.QueueState)} (`levels`: positions as `<Q` each, by priority)"
     ),
     Kind.COUNTERS: Layout(1, _array(checkpoint.Counters)),
     Kind.PURGED: Layout(1, "as SETTLED; the positions are those that stay"),

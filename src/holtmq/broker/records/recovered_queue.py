@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
-from holtmq.broker.records.checkpoint import QueueState
+from holtmq.broker.records.queue_contents import QueueState
 from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.work_queue import WorkQueue
 

@@ -55,8 +55,9 @@ from holtmq.broker.records.changes import (
     decode_change,
     unpack_table,
 )
-from holtmq.broker.records.checkpoint import Counters, DelayState, QueueState
+from holtmq.broker.records.checkpoint import Counters, DelayState
 from holtmq.broker.records.message_records import decode_delayed, decode_mark, decode_returned, decode_settled
+from holtmq.broker.records.queue_contents import QueueState
 from holtmq.broker.records.recovered_queue import RecoveredQueue
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.parameters import Parameter
@@ -249,8 +250,7 @@ class Fold:
                 while holding.queue.shed_excess(broker.flow.pager) and not holding.queue.outcasts.is_full:
                     pass
             holding.queue.figures.recovered(holding.queue)
-        for position, due_ms in self._delayed.items():
-            broker.flow.delays.schedule(position, True, due_ms)
+        broker.flow.delays.resume(self._delayed)
         return self._count
 
 

@@ -4,6 +4,7 @@ Owns: the topology and its rules (reserved names, equivalence, exclusivity, use,
 touch: the journal and messages; ``broker.py`` journals the changes.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
@@ -97,10 +98,18 @@ class VHost:
         headers: Table | None = None,
         properties: Table | None = None,
         delay_served: bool = False,
+        widest: int = sys.maxsize,
     ) -> RouteResult[Queue]:
-        """The queues that a message reaches from this exchange."""
+        """The queues that a message reaches from this exchange, unless there are more than ``widest``."""
         return route(
-            exchange, routing_key, headers, self.queues.get, self.alternate_of, properties, delay_served
+            exchange,
+            routing_key,
+            headers,
+            self.queues.get,
+            self.alternate_of,
+            properties,
+            delay_served,
+            widest,
         )
 
     def route_of_key(self, exchange: QueueExchange, routing_key: str) -> RouteResult[Queue]:

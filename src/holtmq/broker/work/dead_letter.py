@@ -6,6 +6,7 @@ Must not touch: routing and queues. All other properties keep their bytes.
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Final
 
 from holtmq.wire.primitives import CodecError
@@ -26,10 +27,7 @@ class DeadLetter:
 
     def cycles_through(self, queue: str) -> bool:
         """Whether it died in this queue before and was never rejected since: it would cycle for ever."""
-        for at, death in enumerate(self.deaths):
-            if death.get("queue") == queue:
-                return all(earlier.get("reason") != _REJECTED for earlier in self.deaths[: at + 1])
-        return False
+        return queue in _cycling(self.deaths)
 
 
 def dead_letter(
@@ -69,6 +67,20 @@ def dead_letter(
     changed["x-last-death-reason"] = reason
     rewritten = with_headers(property_bytes, changed, drop_expiration=True)
     return DeadLetter(header[:PROPERTIES_AT] + rewritten, changed, keys, deaths)
+
+
+def cycling_queues(header: bytes) -> frozenset[str]:
+    """The queues that a dead letter with this content header must not enter."""
+    try:
+        return _cycling(_history(raw_headers(header[PROPERTIES_AT:])))
+    except CodecError:
+        return frozenset()
+
+
+def _cycling(deaths: list[FieldTable]) -> frozenset[str]:
+    """Where a message has died since it was last rejected; the latest death is first."""
+    since = takewhile(lambda death: death.get("reason") != _REJECTED, deaths)
+    return frozenset([_word(death.get("queue")) for death in since])
 
 
 @dataclass(frozen=True, slots=True)

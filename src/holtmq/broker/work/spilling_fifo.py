@@ -16,6 +16,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from holtmq.broker.message import Message
+from holtmq.broker.work.fifo_contents import FifoContents
 from holtmq.broker.work.paging import Pager
 from holtmq.broker.work.spilled_run import LostRun, Missing, SpilledRun, positions_of
 from holtmq.journal.interface import RecordUnreadable
@@ -31,6 +32,7 @@ TAIL_MAX: Final = 1_024
 TAIL_MAX_BYTES: Final = 4 * 1024 * 1024
 _CHUNK: Final = 65_536
 _BROWSE_RUN: Final = 64
+NOTHING_ASIDE: Final = array("Q")  # of all fifos; never changed
 
 Place = tuple[int, int]  # seq and journal position of a message; (0, 0): before the first
 
@@ -56,7 +58,7 @@ class SpillingFifo:
 
     def __init__(self) -> None:
         self.ready: deque[Message] = deque()
-        self.aside: array[int] = array("Q")  # positions of unreadable messages: kept, and skipped
+        self.aside = NOTHING_ASIDE  # positions of unreadable messages: kept, and skipped
         self.unreadable: list[Missing] = []  # since the flow last took them
         self.inbox: deque[Message] = self.ready
         self._paged: deque[array[int] | SpilledRun] = deque()  # journal positions, or a spilled run
@@ -247,7 +249,7 @@ class SpillingFifo:
 
     def clear(self) -> None:
         """Delete all messages."""
-        self.aside = array("Q")
+        self.aside = NOTHING_ASIDE
         self.ready.clear()
         self.inbox = self.ready
         self._paged.clear()
@@ -256,27 +258,31 @@ class SpillingFifo:
         self._withdrawn.clear()
         self._withdrawn_spilled.clear()
 
-    def positions(self) -> Iterator[array[int]]:
-        """Journal positions of all messages in the journal: unreadable ones, head, paged-out middle, tail."""
-        if self.aside:
-            yield self.aside[:]
-        yield positions_of(self.ready)
+    def contents(self) -> FifoContents:
+        """All messages as they are now; later changes of the fifo do not change the result."""
+        runs: list[tuple[array[int], int]] = []
+        spilled_bytes = 0
         for block in self._paged:
             if isinstance(block, SpilledRun):
-                yield block.positions
-            elif self._withdrawn:
-                yield array("Q", [position for position in block if position not in self._withdrawn])
-            else:
-                yield block[:]
-        if self.inbox is not self.ready:
-            yield positions_of(self.inbox)
+                spilled_bytes += block.transient_bytes
+                block = block.positions[:]
+            runs.append((block, len(block)))
+        return FifoContents(
+            self.aside,
+            list(self.ready),
+            runs,
+            frozenset(self._withdrawn),
+            spilled_bytes,
+            [] if self.inbox is self.ready else list(self.inbox),
+        )
+
+    def positions(self) -> Iterator[array[int]]:
+        """Journal positions of all messages in the journal: unreadable ones, head, paged-out middle, tail."""
+        return self.contents().positions()
 
     def transient_bytes(self) -> int:
         """Size of the bodies that do not survive a restart."""
-        held = sum([len(m.body) for m in self.ready if not m.persistent])
-        if self.inbox is not self.ready:
-            held += sum([len(m.body) for m in self.inbox if not m.persistent])
-        return held + sum([block.transient_bytes for block in self._paged if isinstance(block, SpilledRun)])
+        return self.contents().transient_bytes()
 
     def browse(self, pager: Pager) -> Iterator[Message]:
         """All messages in order, without removing them or keeping them in memory."""
@@ -366,7 +372,9 @@ class SpillingFifo:
 
     def _set_aside(self, errors: list[RecordUnreadable]) -> None:
         """Keep the positions of unreadable messages and report the errors; the messages are skipped."""
-        self.aside.extend(error.position for error in errors if not error.dropped)
+        kept = [error.position for error in errors if not error.dropped]
+        if kept:
+            self.aside = self.aside + array("Q", kept)
         self.unreadable += errors
 
     def _page_out_head(self, pager: Pager, keep: int) -> bool:

@@ -1,7 +1,8 @@
 """Why an owner has ended: killed, asked to, replaced, or without need.
 
 Owns: that verdict, and which faults make which end legitimate. It rests on the process and on PostgreSQL's
-list of epochs. Must not touch: what the node itself says about its end.
+list of epochs; what the node says about its end can only count against it (docs/decisions/0435). Must not
+touch: processes.
 """
 
 from collections.abc import Sequence
@@ -33,12 +34,19 @@ ENDS: Final = {
 
 
 def why_ended(
-    fault: Fault, was_killed: bool, ended_at: float, owners: Sequence[tuple[str, float]], successor: str
+    fault: Fault,
+    was_killed: bool,
+    ended_at: float,
+    knows_successor: bool,
+    owners: Sequence[tuple[str, float]],
+    successor: str,
 ) -> End:
     """The end of an owner. ``owners``: the node and the beginning of each epoch, the oldest first.
 
-    An owner that gives up has ended before its successor's first epoch begins, one that was replaced ends
-    after it. Both times are those of this machine: neither is taken from a node, whose clock may jump.
+    An owner that was replaced ends after its successor's first epoch has begun, and because it has learned of
+    it. One that gives up usually ends before. On a busy machine its process may also end after its successor
+    has taken over; but it has not said who that is. Both times are those of this machine: neither is taken
+    from a node, whose clock may jump.
     """
     if was_killed:
         return End.KILLED
@@ -50,4 +58,4 @@ def why_ended(
             break
         replaced_at = began
     is_replaced = replaced_at is not None and replaced_at <= ended_at
-    return End.REPLACED if is_replaced else End.NEEDLESS
+    return End.REPLACED if is_replaced and knows_successor else End.NEEDLESS

@@ -26,16 +26,14 @@ from holtmq.verify.replica.faults import FOR_USERS, Fault, plan
 from holtmq.verify.replica.nodes import Commits, NodeProcess
 from holtmq.verify.replica.proxy import Proxy, Weather
 from holtmq.verify.replica.report import ReplicaReport
-from holtmq.verify.workload import Gone, Ports, Workload
+from holtmq.verify.workload import Gone, Ports, Workload, in_time
 
 if TYPE_CHECKING:
     from holtmq.journal.replica.store import LogStore
 
 T = TypeVar("T")
 _OWNER_SECONDS: Final = 60.0
-_HANDOVER_SECONDS: Final = (
-    600.0  # an owner that is asked to hand over serves until the other's copy is complete
-)
+_HANDOVER_SECONDS: Final = 600.0  # when asked to, an owner serves until the other's copy is complete
 _TRIES: Final = 4
 _PURGE_ABOVE: Final = (300, 1_000, 4_000)
 _FAULTS_OF_A_LIFE: Final = 3  # at most; then the owner is killed, and everything is read at the next one
@@ -60,6 +58,7 @@ class Options:
     command: Sequence[str] = _SERVE
     most_before: int = 300  # answers before a fault, at most
     far_behind: int = 2_000  # answers while a standby is cut off
+    patience_seconds: float = 300.0  # for creating the queues, for reading them after a takeover
     end_seconds: float = 40.0  # how long an owner that was replaced may take to end
     set_clock: Callable[[str, float], None] | None = None  # offset of a node's clock; for Fault.CLOCK
     restart_postgres: Callable[[], None] | None = None
@@ -147,8 +146,9 @@ class ReplicaJudge:
 
     async def _rounds(self) -> None:
         owner = await self._owner()
-        for workload in self._workloads:
-            await workload.prepare(owner.ports)
+        async with in_time(self._options.patience_seconds, "creating the queues"):
+            for workload in self._workloads:
+                await workload.prepare(owner.ports)
         options, deadline = self._options, time.monotonic() + self._options.seconds
         faults = plan(options.faults, options.first + options.rounds, self._random)[options.first :]
         while self.report.rounds < len(faults) and time.monotonic() < deadline:
@@ -327,7 +327,7 @@ class ReplicaJudge:
         if fault is Fault.BOTH:
             return
         owners = await asyncio.to_thread(self._ask, lambda store: store.owners())
-        end = why_ended(fault, owner.was_killed, owner.ended_at, owners, other.name)
+        end = why_ended(fault, owner.was_killed, owner.ended_at, owner.knows_successor, owners, other.name)
         self.report.add_end(fault, end, is_expected=end is ENDS.get(fault, End.KILLED))
         if end is End.NEEDLESS:
             said = [line for line in owner.log if '"critical"' in line or '"error"' in line][-1:]
@@ -359,18 +359,19 @@ class ReplicaJudge:
     async def _compare(self, owner: NodeProcess) -> None:
         most = self._random.choice(_PURGE_ABOVE)
         for workload in self._workloads:
-            # What a clock an hour fast has delayed is due in an hour by a right one. So that it can be read,
-            # the clock of the reading goes ahead of every other.
+            # What a fast clock has delayed is due in an hour: the reading's clock is ahead of every other.
             self._set_clocks(2 * _CLOCK_SECONDS)
             try:
-                found = await self._read(workload, owner)
+                async with in_time(self._options.patience_seconds):
+                    found = await self._read(workload, owner)
             except Gone as error:  # for instance: a queue or an exchange that was confirmed is gone
                 self._fail(f"what was confirmed could not be read: {error}")
                 continue
             finally:
                 self._set_clocks(None)
             self._findings.add(workload.record.compare(found))
-            await self._again(lambda ports, workload=workload: workload.finish_reading(ports, most))  # type: ignore[misc]
+            async with in_time(self._options.patience_seconds, "a purge"):
+                await self._again(lambda ports, workload=workload: workload.finish_reading(ports, most))  # type: ignore[misc]
         self.report.fill(self._findings, self._workloads)
 
     async def _read(self, workload: Workload, owner: NodeProcess) -> dict[str, list[bytes]]:

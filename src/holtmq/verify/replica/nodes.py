@@ -19,9 +19,10 @@ from typing import Final, NamedTuple
 from holtmq.verify.http_client import HttpClient
 from holtmq.verify.workload import Gone, Ports
 
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = 120.0
 _ASK_SECONDS: Final = 2.0
 _LOG_LINES: Final = 60
+_REPLACED: Final = " owns the log since epoch "
 _COMMITS: Final = re.compile(rb"^holtmq_journal_(polled_)?commits_total (\S+)$", re.M)
 
 
@@ -45,9 +46,11 @@ class NodeProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self.ended_at = 0.0  # by the wall clock
+        self.knows_successor = False  # it has said that another node owns the log
 
     async def start(self) -> None:
         """Until it listens, as a standby or as the owner."""
+        self.knows_successor = False
         keep = {name: value for name, value in os.environ.items() if not name.startswith("HOLT_")}
         mine = {
             "HOLT_DATA_DIR": str(self.folder),
@@ -77,6 +80,7 @@ class NodeProcess:
         assert process.stdout is not None
         while line := (await process.stdout.readline()).decode(errors="replace"):
             self.log.append(line.rstrip())
+            self.knows_successor |= _REPLACED in line
             if not listening.done() and '"standby_amqp"' in line:
                 entry = json.loads(line)
                 listening.set_result(Ports(int(entry["standby_amqp"]), int(entry["standby_http"])))

@@ -19,7 +19,7 @@ export function Pipeline() {
     { title: "Query", show: (row) => html`<b>${row.name || "unnamed"}</b><br /><code>${row.query}</code>` },
     { title: "State", show: (row) => html`<${State} row=${row} /><br /><small class="muted">${span(row.silentSeconds)} ago</small>` },
     { title: "Reads", show: (row) => row.sources.map((name) => html`<div><a href=${`#/queues?text=${part(name)}`}>${name}</a></div>`) },
-    { title: "Writes", wide: true, show: (row) => html`<code>${row.sink}</code>` },
+    { title: "Writes", wide: true, show: (row) => (row.sink ? html`<code>${row.sink}</code>` : "") },
     { title: "Batch", num: true, show: (row) => (row.batch == null ? count(null) : html`${count(row.batch)}<br /><small class="muted">${row.durationMs} ms</small>`) },
     { title: "Rows", num: true, show: (row) => (row.batch == null ? count(null) : html`${rate(row.rowsPerSecond)}<br /><small class="muted">${count(row.rowsTotal)} in all</small>`) },
     { title: "Behind", num: true, show: (row) => count(row.lag) },

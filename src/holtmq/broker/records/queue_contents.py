@@ -1,0 +1,201 @@
+"""The contents of all work queues at one moment, in a checkpoint.
+
+Owns: what is copied at that moment, and how it is encoded later. Must not touch: queues, after that moment:
+the checkpoint's thread encodes while the queues change. So everything in here is a number, a message (which
+never changes), or a copy.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from operator import attrgetter
+from struct import Struct
+from typing import Final, NamedTuple
+
+import msgspec
+
+from holtmq.broker.message import Message
+from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.work.fifo_contents import FifoContents
+from holtmq.broker.work.leases import Lease
+from holtmq.broker.work.priority_levels import Levels
+from holtmq.broker.work.spilling_fifo import NOTHING_ASIDE
+from holtmq.broker.work.work_queue import WorkQueue
+
+_CHUNK: Final = 16_384  # positions in one array: to sort it takes the interpreter for 4 ms
+_encode: Final = msgspec.msgpack.Encoder().encode
+_ONE: Final = Struct("<Q").pack  # as an array on a little-endian machine, in a third of the time
+_NO_RETURNS: Final[dict[int, int]] = {}
+_queue: Final = attrgetter("queue")
+
+
+class QueueState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The contents of one work queue, in a checkpoint."""
+
+    id: int
+    size: int
+    expiring: bool
+    delivered_upto: int
+    levels: dict[int, bytes]
+    returned: dict[int, int]
+
+
+class _Contents(NamedTuple):
+    """The contents of one queue, but for leased messages. ``queue`` itself is used for what never changes."""
+
+    queue: WorkQueue
+    size: int
+    expiring: bool
+    delivered_upto: int
+    returned: dict[int, int]
+    levels: dict[int, FifoContents]
+    outstanding: list[Message]  # neither in the queue's store nor leased
+
+
+class QueueContents:
+    """Captures the queues when it is made; ``live`` and ``states`` may be called in another thread.
+
+    To capture takes 0.4 µs for a queue whose messages are all ready and in memory: its numbers and messages
+    go to the end of lists, without an object of its own that the garbage collector would look at.
+    """
+
+    __slots__ = ("_leases", "_messages", "_numbers", "_others", "_simple")
+
+    def __init__(self, queues: Iterable[Queue], leases: list[Lease]) -> None:
+        self._leases = leases
+        self._others: list[_Contents] = []
+        self._simple: list[WorkQueue] = []
+        self._numbers: list[int] = []  # four for each of these
+        self._messages: list[Message] = []
+        self._capture(queues, set(map(_queue, leases)))
+
+    def _capture(self, queues: Iterable[Queue], leased: set[Queue]) -> None:
+        simple, numbers, messages = self._simple, self._numbers, self._messages
+        for queue in queues:
+            if not isinstance(queue, WorkQueue):
+                continue
+            fifo = queue.fifo
+            if (
+                fifo is None
+                or fifo.inbox is not (ready := fifo.ready)
+                or fifo.aside is not NOTHING_ASIDE
+                or queue.returned
+                or queue.held_back
+                or queue.outcasts.count
+            ):
+                self._others.append(_contents(queue))
+            elif (count := len(ready)) or (leased and queue in leased):
+                simple.append(queue)
+                numbers += (queue.bytes, queue.expiring, queue.delivered_upto, count)
+                if count == 1:  # like most, in half the time
+                    messages.append(ready[0])
+                else:
+                    messages += ready
+            # Else it is empty, like most of very many queues: a restart begins with an empty one.
+
+    def live(self) -> Iterator[array[int]]:
+        """The positions of all messages, in any order."""
+        ready = (message.position for message in self._messages if message.position and message.persistent)
+        outstanding = chain.from_iterable(contents.outstanding for contents in self._others)
+        leased = (lease.message for lease in self._leases)
+        held = (message.position for message in chain(leased, outstanding) if message.position)
+        yield from _arrays(chain(ready, held))
+        for contents in self._others:
+            for fifo in contents.levels.values():
+                yield from fifo.positions()
+
+    def states(self) -> Iterator[bytes]:
+        """The encoded states of the queues that survive a restart."""
+        leased: dict[Queue, list[Message]] = {}
+        for lease in self._leases:
+            leased.setdefault(lease.queue, []).append(lease.message)
+        for contents in self._others:
+            if contents.queue.persisted:
+                yield _encode(_state(contents, leased.get(contents.queue, [])))
+        messages, numbers = iter(self._messages), iter(self._numbers)
+        for queue, size, expiring, upto, count in zip(
+            self._simple, numbers, numbers, numbers, numbers, strict=True
+        ):
+            ready = list(islice(messages, count))
+            if not queue.persisted:
+                continue
+            if queue in leased:
+                fifo = FifoContents(NOTHING_ASIDE, ready, [], frozenset(), 0, [])
+                contents = _Contents(queue, size, bool(expiring), upto, _NO_RETURNS, {0: fifo}, [])
+                yield _encode(_state(contents, leased[queue]))
+            else:
+                yield _encode(_simple_state(queue, size, bool(expiring), upto, ready))
+
+
+def outstanding(queue: WorkQueue) -> list[Message]:
+    """The messages of a queue that are neither in its store nor leased."""
+    held_back = [message for batch in queue.held_back.values() for message in batch]
+    # Not written yet; some (``reject-publish-dlx``) were never in the queue.
+    return held_back + [message for _, message in queue.outcasts if message.position]
+
+
+def _contents(queue: WorkQueue) -> _Contents:
+    store = queue.store
+    fifos = store.fifos if isinstance(store, Levels) else {0: store}
+    return _Contents(
+        queue,
+        queue.bytes,
+        queue.expiring,
+        queue.delivered_upto,
+        queue.returned.copy(),
+        {level: fifo.contents() for level, fifo in fifos.items()},
+        outstanding(queue),
+    )
+
+
+def _state(contents: _Contents, leased: list[Message]) -> QueueState:
+    """What a restart needs of a queue."""
+    store = contents.queue.store
+    size, expiring = contents.size, contents.expiring
+    out_by_level: dict[int, list[int]] = {level: [] for level in contents.levels}
+    for message in chain(leased, contents.outstanding):
+        expiring = expiring or message.expires_ms > 0
+        if message.persistent:
+            size += len(message.body)
+            level = store.level_of(message.priority) if isinstance(store, Levels) else 0
+            out_by_level.setdefault(level, []).append(message.position)
+    levels: dict[int, bytes] = {}
+    for level, out in out_by_level.items():
+        fifo = contents.levels.get(level)
+        runs = [] if fifo is None else list(fifo.positions())
+        size -= 0 if fifo is None else fifo.transient_bytes()
+        levels[level] = b"".join([run.tobytes() for run in _with_out(runs, out)])
+    return QueueState(contents.queue.id, size, expiring, contents.delivered_upto, levels, contents.returned)
+
+
+def _simple_state(queue: WorkQueue, size: int, expiring: bool, upto: int, ready: list[Message]) -> QueueState:
+    """``_state`` of a queue whose messages are all ready and in memory, in a quarter of the time."""
+    positions = [message.position for message in ready if message.position and message.persistent]
+    if len(positions) < len(ready):
+        size -= sum([len(message.body) for message in ready if not message.persistent])
+    packed = _ONE(positions[0]) if len(positions) == 1 else array("Q", positions).tobytes()
+    return QueueState(queue.id, size, expiring, upto, {0: packed}, _NO_RETURNS)
+
+
+def _with_out(runs: list[array[int]], out: list[int]) -> list[array[int]]:
+    """Merge outstanding positions: ahead of the ready ones, or among those that were returned earlier."""
+    out.sort()
+    merged: list[array[int]] = []
+    for run in runs:
+        if out and run:
+            here = bisect_left(out, run[-1])
+            if here:
+                merged.append(array("Q", sorted([*out[:here], *run])))
+                out = out[here:]
+                continue
+        merged.append(run)
+    merged.append(array("Q", out))
+    return merged
+
+
+def _arrays(positions: Iterator[int]) -> Iterator[array[int]]:
+    while some := array("Q", islice(positions, _CHUNK)):
+        yield some
