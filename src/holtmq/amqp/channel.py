@@ -331,13 +331,11 @@ class Channel:
 
     def _commit_in_steps(self, transaction: Transaction) -> Iterator[None]:
         """The connection processes no frame until the end."""
-        done = None
         with answering_late(self, TxCommit):
             done = yield from transaction.commit_in_steps(lambda: self.closing)
             if done is not None:
                 self._after_commit(transaction, done)
-        if done is not None:
-            yield from done.leftovers
+        yield from transaction.let_go()
 
     def _after_commit(self, transaction: Transaction, done: Committed) -> None:
         if done.wide:

@@ -5,7 +5,7 @@ commit applies them. Must not touch: frames; the channel sends replies and retur
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -32,7 +32,7 @@ STEP: Final = 3_000  # plain messages of a transaction that are routed and encod
 _TRIES: Final = 3  # with a topology that changes meanwhile; then in one go
 _RECORD_MAX: Final = 1_000 << 20  # a journal record may be a little larger
 _SETTLED: Final = 0.1  # a settlement takes so much of the time of a publish, without a dead letter
-_DISCARDED: Final = 10  # objects that are deleted in the time of a publish
+_FREED: Final = 8  # messages, in the time in which one is encoded
 _queue: Final = attrgetter("queue")
 
 
@@ -43,7 +43,6 @@ class Committed(NamedTuple):
     unrouted: list[tuple[Route, bytes, bytes]]  # mandatory messages
     is_partial: bool = False  # a full queue has refused a message
     wide: Sequence[tuple[Publish, Placing]] = ()  # messages that enter very many queues now, in steps
-    leftovers: Iterable[None] = ()  # deletes what is no longer needed, in steps
 
 
 class Transaction:
@@ -52,6 +51,7 @@ class Transaction:
     __slots__ = (
         "_acks",
         "_bytes",
+        "_committed",
         "_counts",
         "_flow",
         "_is_plain",
@@ -60,6 +60,7 @@ class Transaction:
         "_publishes",
         "_refused",
         "_rewritten",
+        "_settled",
         "_settlements",
         "_work",
     )
@@ -70,7 +71,9 @@ class Transaction:
         self._counts = counts
         self._messages = messages
         self._publishes: list[Publish] = []
+        self._committed: list[Publish] = []  # not freed yet
         self._settlements: list[tuple[Settle, list[Lease]]] = []
+        self._settled: list[tuple[Settle, list[Lease]]] = []  # not freed yet
         self._bytes = 0  # of the publishes
         self._work = 0  # likewise, in messages that go to one queue
         self._rewritten = 0  # of messages that may be dead-lettered
@@ -223,12 +226,26 @@ class Transaction:
                 late = settling.late_acks
                 journalled = self._settle_and_write([(flow.ack, late)] if late else [])
                 self._messages.acked += self._acks - len(late)
-                leftovers = _discard(self._publishes, self._settlements)
+                self._committed, self._settled = self._publishes, self._settlements
                 self._start_anew()
-                return Committed(journalled, prepared.unrouted, leftovers=leftovers)
+                return Committed(journalled, prepared.unrouted)
             return self.commit()
         finally:
             flow.prepares = False
+
+    def let_go(self) -> Iterator[None]:
+        """Free the objects of a commit that was made in steps: all at once takes up to 40 ms."""
+        publishes, self._committed = self._committed, []
+        settled, self._settled = self._settled, []
+        while len(publishes) > _FREED:
+            del publishes[-_FREED:]
+            yield
+        while settled:
+            leases = settled[-1][1]
+            del leases[-_FREED:]
+            if not leases:
+                settled.pop()
+            yield
 
     def _endings(self) -> Iterator[tuple[Ending, list[Lease]]]:
         flow = self._flow
@@ -278,16 +295,3 @@ class Transaction:
     def _check(self, published: int) -> None:
         if published + self._rewritten > _BYTES_MAX:
             raise Conflict(f"transaction is larger than the max size {_BYTES_MAX}")
-
-
-def _discard(publishes: list[Publish], settlements: list[tuple[Settle, list[Lease]]]) -> Iterator[None]:
-    """Delete very many objects, some in each item."""
-    while publishes:
-        del publishes[-_DISCARDED:]
-        yield
-    while settlements:
-        leases = settlements[-1][1]
-        del leases[-_DISCARDED:]
-        if not leases:
-            settlements.pop()
-        yield

@@ -58,6 +58,7 @@ class PreparedLetters:
         self._vhost = vhost
         self._version = vhost.version
         self._routes: dict[tuple[QueueExchange, str], tuple[Queue, ...]] = {}  # by exchange and key
+        self._exchanges: set[str] = set()  # that the letters are published to
         self._depends = False  # the routes of some letters depend on more than that
         self._targets: dict[tuple[int, ...], _Targets] = {}  # by ids of the queues
         self._arrivals: dict[WorkQueue, _Arrivals] = {}
@@ -67,6 +68,7 @@ class PreparedLetters:
 
     def add(self, origin: WorkQueue, exchange: QueueExchange, reason: Reason, message: Message) -> None:
         """Make a letter. Unpreparable: it is for a stream, is delayed, or is for very many queues."""
+        self._exchanges.add(exchange.name)
         now_ms = self._prepared.now_ms
         routing_key = origin.options.dead_letter_routing_key
         letter = dead_letter(
@@ -145,7 +147,10 @@ class PreparedLetters:
 
         ``returning``: messages and bytes that return to a queue in this transaction.
         """
-        if self._vhost.version != self._version:
+        placings, vhost = self._flow.delays.placings, self._vhost
+        if any(placings.has_line((vhost.name, name)) for name in self._exchanges):
+            raise Unpreparable  # they must not overtake a letter that is placed in steps
+        if vhost.version != self._version:
             self._compare_routes()
         for queue, arrivals in self._arrivals.items():
             if queue.refuses_when_full and arrivals.refusable:
