@@ -334,7 +334,7 @@ class Channel:
             done = yield from transaction.commit_in_steps(lambda: self.closing)
             if done is not None:
                 self._committed(done)
-        yield from transaction.let_go()
+                yield from done.leftovers
 
     def _committed(self, done: Committed) -> None:
         for message in done.unrouted:

@@ -4,7 +4,7 @@ Owns: the publishes and settlements that wait for ``tx.commit``, their size limi
 commit applies them. Must not touch: frames; the channel sends replies and returns unroutable messages.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from holtmq.broker.errors import Conflict
@@ -24,7 +24,7 @@ Settle = Callable[[list[Lease]], None]
 # advance: headers of dead letters, and the encoding of bodies in streams.
 _BYTES_MAX: Final = 512 << 20
 STEP: Final = 3_000  # plain messages of a transaction that are routed and encoded at once: about 10 ms
-_FREED: Final = 8  # messages, in the time in which one is encoded
+_DISCARDED: Final = 10  # objects that are deleted in the time of a publish
 _TRIES: Final = 3  # with a topology that changes meanwhile; then in one go
 
 
@@ -34,6 +34,7 @@ class Committed(NamedTuple):
     journalled: bool  # in a record that may not be durable yet
     unrouted: list[tuple[Route, bytes, bytes]]  # mandatory messages
     is_partial: bool = False  # a full queue has refused a message
+    leftovers: Iterable[None] = ()  # deletes what is no longer needed, in steps
 
 
 class Transaction:
@@ -41,7 +42,6 @@ class Transaction:
 
     __slots__ = (
         "_bytes",
-        "_committed",
         "_counts",
         "_flow",
         "_is_plain",
@@ -59,12 +59,11 @@ class Transaction:
         self._counts = counts
         self._messages = messages
         self._publishes: list[Publish] = []
-        self._committed: list[Publish] = []  # not freed yet
         self._settlements: list[tuple[Settle, list[Lease]]] = []
         self._bytes = 0  # of the publishes
         self._work = 0  # likewise, in messages that go to one queue
         self._rewritten = 0  # of messages that may be dead-lettered
-        self._is_plain = True  # no messages for streams, and acks of work queues
+        self._is_plain = True  # only acks of work queues
 
     def publish(
         self, route: Route, properties: PublishProperties, header: bytes, body: bytes, mandatory: bool
@@ -74,8 +73,6 @@ class Transaction:
         self._check(self._bytes)
         self._publishes.append((route, properties, header, body, mandatory))
         self._work += route.work + SPECIAL * len(properties.extra_keys)
-        if route.streams:
-            self._is_plain = False
 
     def settle(self, how: Settle, leases: list[Lease]) -> None:
         """Add a settlement. The leases end at commit; until then the client cannot settle them again."""
@@ -157,19 +154,12 @@ class Transaction:
                     break
                 self._counts.dropped += prepared.dropped
                 self._messages.dropped += prepared.dropped
-                self._committed = self._publishes
                 flow.begin(prepared)
-                return Committed(self._settle_and_write(), prepared.unrouted)
+                leftovers = _discard(self._publishes)
+                return Committed(self._settle_and_write(), prepared.unrouted, leftovers=leftovers)
             return self.commit()
         finally:
             flow.prepares = False
-
-    def let_go(self) -> Iterator[None]:
-        """Free the messages of a commit that was made in steps: all at once takes up to 40 ms."""
-        publishes, self._committed = self._committed, []
-        while len(publishes) > _FREED:
-            del publishes[-_FREED:]
-            yield
 
     def _settle_and_write(self) -> bool:
         flow = self._flow
@@ -210,3 +200,10 @@ class Transaction:
     def _check(self, published: int) -> None:
         if published + self._rewritten > _BYTES_MAX:
             raise Conflict(f"transaction is larger than the max size {_BYTES_MAX}")
+
+
+def _discard(publishes: list[Publish]) -> Iterator[None]:
+    """Delete very many objects, some in each item: all at once take up to 40 ms."""
+    while publishes:
+        del publishes[-_DISCARDED:]
+        yield
