@@ -79,7 +79,7 @@ class Transaction:
         self._rewritten = 0  # of messages that may be dead-lettered
         self._acks = 0
         self._refused: Counter[Queue] = Counter()  # settlements other than acks, by queue
-        self._is_plain = True  # no messages for streams, and none of their deliveries
+        self._is_plain = True  # no deliveries of streams
 
     def publish(
         self, route: Route, properties: PublishProperties, header: bytes, body: bytes, mandatory: bool
@@ -89,8 +89,6 @@ class Transaction:
         self._check(self._bytes)
         self._publishes.append((route, properties, header, body, mandatory))
         self._work += route.work + SPECIAL * len(properties.extra_keys)
-        if route.streams:
-            self._is_plain = False
 
     def settle(self, how: Settle, leases: list[Lease]) -> None:
         """Add a settlement. The leases end at commit; until then the client cannot settle them again."""

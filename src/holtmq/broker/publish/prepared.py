@@ -19,6 +19,8 @@ from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import LOOKED_AT, SPECIAL, Route
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import encode_delayed
+from holtmq.broker.streams.envelopes import envelope_of
+from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.routing import RouteWalk
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 _AHEAD: Final = 1 << 24  # messages that others may publish meanwhile
 _MESSAGE: Final = int(Kind.MESSAGE)
+_JOIN: Final = 300  # items, to join the messages for one stream to the others
 Publish = tuple[
     Route, PublishProperties, bytes, bytes, bool
 ]  # with header, body, and whether it is mandatory
@@ -44,7 +47,7 @@ class Outdated(Exception):
 
 
 class Unpreparable(Exception):
-    """A message is for a stream or for very many queues, or may be refused: in one go."""
+    """A message is for very many queues, or may be refused, or pushes are spooled: in one go."""
 
 
 class _Targets(NamedTuple):
@@ -54,10 +57,11 @@ class _Targets(NamedTuple):
     durable_ids: bytes
     persists: bool  # also messages that are not persistent
     only_queue: WorkQueue | None
+    streams: tuple[StreamQueue, ...]
 
 
 class PreparedPublishes:
-    """Messages for work queues, at once or after a delay."""
+    """Messages for work queues and streams, at once or after a delay."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
@@ -73,6 +77,7 @@ class PreparedPublishes:
         self._batch = EncodedBatch()
         self.settlements: PreparedSettlements | None = None  # in the same record
         self._delays = flow.delays.prepare()
+        self._pushes = None if flow.cross_kind is None else flow.cross_kind.prepare()
         self._histories: dict[RecentHistory, RecentHistory] = {}  # what each of them keeps in addition
         self.unrouted: list[tuple[Route, bytes, bytes]] = []  # mandatory messages
         self.dropped = 0  # others without a queue
@@ -91,6 +96,9 @@ class PreparedPublishes:
                 else:
                     self.dropped += 1
             yield
+        if self._pushes is not None:
+            for _ in self._pushes.join(self._batch):
+                yield from repeat(None, _JOIN)
 
     def _add(
         self,
@@ -111,24 +119,17 @@ class PreparedPublishes:
         self, route: Route, properties: PublishProperties, header: bytes, body: bytes
     ) -> Generator[None, None, bool]:
         """Prepare a message whose key is not enough to find its queues, or that may be refused."""
-        vhost, exchange = route.vhost, route.exchange
-        hashed = properties.hash_properties() if exchange.needs_properties else None
         walks: list[RouteWalk[Queue]] = []
-        queues: dict[str, Queue] = {}
-        for key in (route.routing_key, *properties.extra_keys):
-            yield from repeat(None, SPECIAL - 1)
-            walk = vhost.walk(exchange, key, properties.headers, hashed)
-            walks.append(walk)
-            looked_at = 0
-            for part in walk:
-                queues.update([(queue.name, queue) for queue in part])
-                yield from repeat(None, (walk.looked_at - looked_at) // LOOKED_AT)
-                looked_at = walk.looked_at
-        targets = self._targets_of(vhost, queues.values())
+        if route.streams and not properties.extra_keys:
+            queues: Collection[Queue] = route.streams
+        else:
+            queues = yield from self._walk(route, properties, walks)
+        vhost, exchange = route.vhost, route.exchange
+        targets = self._targets_of(vhost, queues)
         delays = {delay.exchange.name: delay.delay_ms for walk in walks for delay in walk.delays}
         histories = dict.fromkeys(history for walk in walks for history in walk.histories)
-        self._counts[exchange, len(targets.work_queues)] += 1
-        if not (targets.work_queues or delays or histories):
+        self._counts[exchange, len(queues)] += 1
+        if not (queues or delays or histories):
             return False
         message = self._message(route, route.persists, properties, header, body)
         for waits_at, delay_ms in delays.items():  # all keys, also BCC, are routed when it is due
@@ -139,13 +140,49 @@ class PreparedPublishes:
             if kept is None:
                 kept = self._histories[history] = history.of_same_length()
             kept.keep(unplaced(message), properties.headers)
+        if targets.streams:
+            yield from self._push(route, properties, message, targets.streams)
         if targets.work_queues:
             for queue in targets.work_queues:
                 if queue.refuses_when_full:
                     self._needs_room.setdefault(queue, []).append(len(body))
             message.persistent = properties.persistent or targets.persists
             self._place(message, targets)
-        return bool(targets.work_queues or delays)
+        return bool(queues or delays)
+
+    def _walk(
+        self, route: Route, properties: PublishProperties, walks: list[RouteWalk[Queue]]
+    ) -> Generator[None, None, Collection[Queue]]:
+        """Find the queues of a message; adds the walks to them."""
+        hashed = properties.hash_properties() if route.exchange.needs_properties else None
+        queues: dict[str, Queue] = {}
+        for key in (route.routing_key, *properties.extra_keys):
+            yield from repeat(None, SPECIAL - 1)
+            walk = route.vhost.walk(route.exchange, key, properties.headers, hashed)
+            walks.append(walk)
+            looked_at = 0
+            for part in walk:
+                queues.update([(queue.name, queue) for queue in part])
+                yield from repeat(None, (walk.looked_at - looked_at) // LOOKED_AT)
+                looked_at = walk.looked_at
+        return queues.values()
+
+    def _push(
+        self,
+        route: Route,
+        properties: PublishProperties,
+        message: Message,
+        streams: Collection[StreamQueue],
+    ) -> Iterator[None]:
+        assert self._pushes is not None
+        envelope = None
+        if properties.visible_bytes is None:
+            envelope = route.envelopes.get(properties)
+            if envelope is None:
+                envelope = envelope_of(route.exchange.name, route.routing_key, properties)
+        for stream in streams:
+            self._pushes.add(stream, message, envelope)
+            yield from repeat(None, SPECIAL - 1)
 
     def _message(
         self, route: Route, persists: bool, properties: PublishProperties, header: bytes, body: bytes
@@ -223,7 +260,7 @@ class PreparedPublishes:
     @property
     def size(self) -> int:
         """Bytes of the record so far."""
-        return self._batch.size
+        return self._batch.size + (0 if self._pushes is None else self._pushes.size)
 
     @property
     def is_journalled(self) -> bool:
@@ -236,6 +273,11 @@ class PreparedPublishes:
             route.vhost.version != version for route, version in self._versions.values()
         ):
             raise Outdated
+        if self._pushes:
+            if not self._pushes.is_possible:
+                raise Unpreparable
+            if self._pushes.is_outdated:
+                raise Outdated
         for queue, sizes in self._needs_room.items():
             if queue.is_full(sizes[-1], len(sizes) - 1, sum(sizes) - sizes[-1]):
                 raise Unpreparable
@@ -243,6 +285,8 @@ class PreparedPublishes:
     def write(self, records: list[tuple[int, bytes]]) -> list[int]:
         """Append the messages and these records as one, then enqueue; return the positions of ``records``."""
         flow = self._flow
+        if self._pushes:
+            self._batch.add(*self._pushes.record())
         others = [self._batch.add(kind, payload) for kind, payload in records]
         base = flow.journal.append_encoded(self._batch) if self.is_journalled else 0
         flow.seq = self._seq
@@ -259,6 +303,9 @@ class PreparedPublishes:
             self.settlements.place_letters(base)
         if self._delays:
             flow.delays.start(self._delays, base)
+        if self._pushes:
+            self._pushes.apply(base)
+            flow.delays.in_steps(self._pushes.expire_ids())
         for history, kept in self._histories.items():
             history.keep_all(kept)
         return [base + offset for offset in others]
@@ -266,11 +313,12 @@ class PreparedPublishes:
 
 def _targets(queues: Collection[Queue]) -> _Targets:
     work_queues = tuple(queue for queue in queues if isinstance(queue, WorkQueue))
-    if len(work_queues) < len(queues) or splits_transient(queues):
+    streams = tuple(queue for queue in queues if isinstance(queue, StreamQueue))
+    if splits_transient(queues):
         raise Unpreparable
     only = work_queues[0] if len(work_queues) == 1 else None
     persists = any(queue.always_persists for queue in work_queues)
-    return _Targets(work_queues, durable_ids(work_queues), persists, only)
+    return _Targets(work_queues, durable_ids(work_queues), persists, only, streams)
 
 
 def _enqueue(flow: Flow, targets: Route | _Targets, messages: list[Message]) -> None:
