@@ -110,6 +110,7 @@ class Broker:
             not (description or wanted) or (known.description, known.tags) == (description, wanted)
         ):
             return
+        self.change_log.refuse_if_failed()
         self.add_vhost(name, description, wanted)
         self.change_log.record(VhostPut(name, description, list(wanted)))
 
