@@ -20,6 +20,7 @@ class Route:
         "durable_ids",
         "envelopes",
         "exchange",
+        "is_wide",
         "only_queue",
         "persists",
         "queues",
@@ -40,6 +41,9 @@ class Route:
         result = vhost.route_of_key(exchange, routing_key)
         self.queues = result.queues
         self.envelopes: dict[PublishProperties, Envelope] = {}  # of messages for streams, by their properties
+        self.is_wide = (
+            result.is_wide and not result.depends_on_message
+        )  # every message is for very many queues
         # Very many queues: each message looks for them in steps.
         if result.is_wide:
             self.work_queues: tuple[WorkQueue, ...] = ()
