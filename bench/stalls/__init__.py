@@ -48,6 +48,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "tx.commit": (100_000, messages.commit),
     "tx.commit to a headers exchange": (100_000, messages.commit_special("headers")),
     "tx.commit of delayed messages": (100_000, messages.commit_special("delay")),
+    "tx.commit of delayed messages, each with its own delay": (100_000, messages.commit_special("delays")),
     "tx.commit to a queue that may refuse": (100_000, messages.commit_special("reject-publish")),
     "tx.commit to a stream": (100_000, messages.commit_special("stream")),
     **transactions.COMMITS,

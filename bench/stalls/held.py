@@ -167,7 +167,7 @@ def stage(site: Site, count: int) -> Callable[[], object]:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     where = "/api/v1/staging/w/1/0/0"
-    parameters = {"part": 0, "queue": "out", "partition": "p"}
+    parameters: dict[str, str | int] = {"part": 0, "queue": "out", "partition": "p"}
     body = sink.getvalue()
     return lambda: site.http.put(where, content=body, params=parameters).raise_for_status()
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from amqp_support import NOW_MS, Client, finish, new_broker, numbers, publish, step
@@ -22,9 +23,9 @@ from holtmq.amqp.methods import (
     TxRollback,
     TxSelect,
 )
-from holtmq.broker import prepared_letters
 from holtmq.broker.broker import Broker
 from holtmq.broker.message import Message
+from holtmq.broker.prepared_letters import PreparedLetters
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import recover
 from holtmq.broker.work.dead_letter import last_death
@@ -32,11 +33,12 @@ from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
 from holtmq.wire.properties import Properties
+from holtmq.wire.tables import FieldTable
 
 LASTING = Properties(delivery_mode=2)
-LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-QUORUM = {"x-queue-type": "quorum", "x-delivery-limit": 2}
-SOURCES: dict[str, dict[str, object]] = {
+LETTERS: FieldTable = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+QUORUM: FieldTable = {"x-queue-type": "quorum", "x-delivery-limit": 2}
+SOURCES: dict[str, FieldTable] = {
     "plain": {},
     "a": LETTERS,
     "both": {"x-dead-letter-exchange": "letters"},
@@ -47,7 +49,7 @@ SOURCES: dict[str, dict[str, object]] = {
     "levels": {"x-max-priority": 4, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "levels-2"},
     "lost": {"x-dead-letter-exchange": "nowhere"},
 }
-TARGETS: dict[str, dict[str, object]] = {
+TARGETS: dict[str, FieldTable] = {
     "dead": {},
     "dead-2": {},
     "narrow": {"x-max-length": 3, **LETTERS},
@@ -177,7 +179,7 @@ class History:
     def _message(self) -> bytes:
         rng = self.rng
         self.number += 1
-        headers: dict[str, object] = {"n": self.number}
+        headers: FieldTable = {"n": self.number}
         if rng.random() < 0.2:
             headers["CC"] = [rng.choice(["dead-2", "a"])]
         properties = Properties(
@@ -331,7 +333,7 @@ def test_a_policy_that_comes_meanwhile_counts_at_the_end(client: Client, journal
     hold(client, "plain")
     begin(client)
     step(client)
-    definition = {"dead-letter-exchange": "", "dead-letter-routing-key": "dead-2"}
+    definition: FieldTable = {"dead-letter-exchange": "", "dead-letter-routing-key": "dead-2"}
     client.broker.policy_changes.put("/", "late", "^plain$", definition)
 
     assert finished(client) == [TxCommitOk()]
@@ -354,13 +356,14 @@ def test_a_dead_letter_exchange_that_comes_meanwhile_gets_the_letters(client: Cl
 def test_letters_are_made_again_only_if_their_route_has_changed(
     journal: MemoryJournal, monkeypatch: pytest.MonkeyPatch, concerns_letters: bool
 ) -> None:
-    made: list[str] = []
-    make = prepared_letters.dead_letter
-    monkeypatch.setattr(
-        prepared_letters,
-        "dead_letter",
-        lambda *args, **named: (made.append(args[3]), make(*args, **named))[1],
-    )
+    made: list[Message] = []
+    make = PreparedLetters.add
+
+    def add(letters: PreparedLetters, queue: WorkQueue, *letter: Any) -> None:
+        made.append(letter[-1])
+        make(letters, queue, *letter)
+
+    monkeypatch.setattr(PreparedLetters, "add", add)
     client = set_up(journal)
     hold(client, "both")
     begin(client)
@@ -380,7 +383,7 @@ def test_letters_are_made_again_only_if_their_route_has_changed(
 @pytest.mark.parametrize("room", [10, 9])
 def test_a_dead_letter_queue_that_refuses_is_asked_at_the_end(client: Client, room: int) -> None:
     broker = client.broker
-    limit = {"max-length": room + 3, "overflow": "reject-publish"}
+    limit: FieldTable = {"max-length": room + 3, "overflow": "reject-publish"}
     broker.policy_changes.put("/", "limit", "^dead$", limit)
     other = Client(broker)
     client.feed(publish(b"own", "dead", LASTING))
@@ -395,7 +398,7 @@ def test_a_dead_letter_queue_that_refuses_is_asked_at_the_end(client: Client, ro
 def test_returned_messages_take_the_room_of_dead_letters(client: Client) -> None:
     broker = client.broker
     hold(client, "dead", 4)
-    limit = {"max-length": 12, "overflow": "reject-publish"}
+    limit: FieldTable = {"max-length": 12, "overflow": "reject-publish"}
     broker.policy_changes.put("/", "limit", "^dead$", limit)
     begin(client, BasicNack(10, multiple=True, requeue=False), BasicNack(0, multiple=True, requeue=True))
 
@@ -405,7 +408,7 @@ def test_returned_messages_take_the_room_of_dead_letters(client: Client) -> None
 
 def test_delayed_letters_are_committed_in_one_go(client: Client) -> None:
     broker, vhost = client.broker, client.broker.vhost("/")
-    arguments = {"x-delayed-type": "fanout"}
+    arguments: FieldTable = {"x-delayed-type": "fanout"}
     broker.exchanges.declare(vhost, "nowhere", "x-delayed-message", durable=True, arguments=arguments)
     broker.bind(vhost, "nowhere", "dead-2", "")
     kept = Properties(delivery_mode=2, headers={"x-delay": 5_000})
@@ -417,6 +420,28 @@ def test_delayed_letters_are_committed_in_one_go(client: Client) -> None:
     assert finished(client) == [TxCommitOk()]
     assert client.bodies("dead") == numbers(10)
     assert len(broker.flow.delayed) == 5
+
+
+def test_letters_do_not_overtake_one_for_very_many_queues(journal: MemoryJournal) -> None:
+    client = set_up(journal)
+    broker, vhost = client.broker, client.broker.vhost("/")
+    vhost.widest = 2
+    broker.exchanges.declare(vhost, "nowhere", "headers", durable=True)
+    for name in ("dead", "dead-2", "plain"):
+        broker.bind(vhost, "nowhere", name, "", {"to": "all"})
+    broker.bind(vhost, "nowhere", "plain", "", {"to": "one"})
+    other = Client(broker)
+    one = Properties(delivery_mode=2, headers={"to": "one"})
+    other.feed(b"".join(publish(body, "lost", one) for body in numbers(5)))
+    for _ in range(5):
+        client.call(BasicGet("lost"))
+    begin(client)
+    step(client)
+    other.feed(publish(b"wide", "lost", Properties(delivery_mode=2, headers={"to": "all"})))
+    other.call(BasicGet("lost"), BasicNack(1, requeue=False))
+
+    assert finished(client) == [TxCommitOk()]
+    assert client.bodies("plain") == [b"wide", *numbers(5)]
 
 
 def test_a_journal_that_fails_meanwhile_returns_the_messages(client: Client, journal: MemoryJournal) -> None:

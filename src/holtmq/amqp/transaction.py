@@ -5,7 +5,7 @@ commit applies them. Must not touch: frames; the channel sends replies and retur
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -15,25 +15,24 @@ from holtmq.broker.figures.client_counts import ChannelMessages, ClientCounts
 from holtmq.broker.flow import Flow, PublishOutcome
 from holtmq.broker.prepared_settlements import LETTER, Ending, PreparedSettlements
 from holtmq.broker.publish.placings import Placing
-from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Unpreparable
+from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Publish, Unpreparable
 from holtmq.broker.publish.publish_properties import PublishProperties
-from holtmq.broker.publish.routes import Route
+from holtmq.broker.publish.routes import SPECIAL, Route
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Lease, Ledger
 from holtmq.broker.work.outcasts import Outcasts
 from holtmq.broker.work.work_queue import WorkQueue
 
 Settle = Callable[[list[Lease]], None]
-Publish = tuple[Route, PublishProperties, bytes, bytes, bool]
 
 # A commit is one journal record of at most a gibibyte. Half of that leaves room for what is not known in
 # advance: headers of dead letters, and the encoding of bodies in streams.
 _BYTES_MAX: Final = 512 << 20
-STEP: Final = 3_000  # messages of a transaction that are routed and encoded at once: about 10 ms
+STEP: Final = 3_000  # plain messages of a transaction that are routed and encoded at once: about 10 ms
 _TRIES: Final = 3  # with a topology that changes meanwhile; then in one go
 _RECORD_MAX: Final = 1_000 << 20  # a journal record may be a little larger
 _SETTLED: Final = 0.1  # a settlement takes so much of the time of a publish, without a dead letter
-_DISCARDED: Final = 10  # objects that are deleted in the time of a publish
+_FREED: Final = 8  # messages, in the time in which one is encoded
 _queue: Final = attrgetter("queue")
 
 
@@ -44,7 +43,6 @@ class Committed(NamedTuple):
     unrouted: list[tuple[Route, bytes, bytes]]  # mandatory messages
     is_partial: bool = False  # a full queue has refused a message
     wide: Sequence[tuple[Publish, Placing]] = ()  # messages that enter very many queues now, in steps
-    leftovers: Iterable[None] = ()  # deletes what is no longer needed, in steps
 
 
 class Transaction:
@@ -53,6 +51,7 @@ class Transaction:
     __slots__ = (
         "_acks",
         "_bytes",
+        "_committed",
         "_counts",
         "_flow",
         "_is_plain",
@@ -61,7 +60,9 @@ class Transaction:
         "_publishes",
         "_refused",
         "_rewritten",
+        "_settled",
         "_settlements",
+        "_work",
     )
 
     def __init__(self, flow: Flow, ledger: Ledger, counts: ClientCounts, messages: ChannelMessages) -> None:
@@ -70,12 +71,15 @@ class Transaction:
         self._counts = counts
         self._messages = messages
         self._publishes: list[Publish] = []
+        self._committed: list[Publish] = []  # not freed yet
         self._settlements: list[tuple[Settle, list[Lease]]] = []
+        self._settled: list[tuple[Settle, list[Lease]]] = []  # not freed yet
         self._bytes = 0  # of the publishes
+        self._work = 0  # likewise, in messages that go to one queue
         self._rewritten = 0  # of messages that may be dead-lettered
         self._acks = 0
         self._refused: Counter[Queue] = Counter()  # settlements other than acks, by queue
-        self._is_plain = True  # no messages for streams, and none of their deliveries
+        self._is_plain = True  # no deliveries of streams
 
     def publish(
         self, route: Route, properties: PublishProperties, header: bytes, body: bytes, mandatory: bool
@@ -84,8 +88,7 @@ class Transaction:
         self._bytes += len(header) + len(body)
         self._check(self._bytes)
         self._publishes.append((route, properties, header, body, mandatory))
-        if route.streams:
-            self._is_plain = False
+        self._work += route.work + SPECIAL * len(properties.extra_keys)
 
     def settle(self, how: Settle, leases: list[Lease]) -> None:
         """Add a settlement. The leases end at commit; until then the client cannot settle them again."""
@@ -167,7 +170,7 @@ class Transaction:
     @property
     def is_long(self) -> bool:
         """Whether to commit in steps."""
-        return self._is_plain and len(self._publishes) + self._settling_time() > STEP
+        return self._is_plain and self._work + self._settling_time() > STEP
 
     def _settling_time(self) -> float:
         """How many publishes would take as long as the settlements."""
@@ -177,7 +180,7 @@ class Transaction:
         )
 
     def commit_in_steps(self, is_over: Callable[[], bool]) -> Generator[None, None, Committed | None]:
-        """``commit`` with other work between its steps; one message is one item.
+        """``commit`` with other work between its steps; a message is an item, or several if it takes long.
 
         Messages and dead letters are encoded in steps. Then everything is written and applied at one moment.
         None: the channel was closed meanwhile (``is_over``), and nothing has happened.
@@ -189,16 +192,11 @@ class Transaction:
                 return None
         flow.prepares = True
         try:
-            for _ in range(_TRIES):
-                prepared, unrouted, dropped = PreparedPublishes(flow), [], 0
+            for _try in range(_TRIES):
+                prepared = PreparedPublishes(flow)
                 settling = PreparedSettlements(flow, prepared)
                 try:
-                    for route, properties, header, body, mandatory in self._publishes:
-                        if not prepared.add(route, properties, header, body):
-                            if mandatory:
-                                unrouted.append((route, header, body))
-                            else:
-                                dropped += 1
+                    for _ in prepared.steps(self._publishes):
                         yield
                         if is_over():
                             return None
@@ -220,18 +218,32 @@ class Transaction:
                     continue
                 except Unpreparable:
                     break
-                self._counts.dropped += dropped
-                self._messages.dropped += dropped
+                self._counts.dropped += prepared.dropped
+                self._messages.dropped += prepared.dropped
                 flow.begin(prepared)
                 late = settling.late_acks
                 journalled = self._settle_and_write([(flow.ack, late)] if late else [])
                 self._messages.acked += self._acks - len(late)
-                leftovers = _discard(self._publishes, self._settlements)
+                self._committed, self._settled = self._publishes, self._settlements
                 self._start_anew()
-                return Committed(journalled, unrouted, leftovers=leftovers)
+                return Committed(journalled, prepared.unrouted, wide=prepared.wide)
             return self.commit()
         finally:
             flow.prepares = False
+
+    def let_go(self) -> Iterator[None]:
+        """Free the objects of a commit that was made in steps: all at once takes up to 40 ms."""
+        publishes, self._committed = self._committed, []
+        settled, self._settled = self._settled, []
+        while len(publishes) > _FREED:
+            del publishes[-_FREED:]
+            yield
+        while settled:
+            leases = settled[-1][1]
+            del leases[-_FREED:]
+            if not leases:
+                settled.pop()
+            yield
 
     def _endings(self) -> Iterator[tuple[Ending, list[Lease]]]:
         flow = self._flow
@@ -273,7 +285,7 @@ class Transaction:
 
     def _start_anew(self) -> None:
         self._publishes, self._settlements = [], []
-        self._bytes = self._rewritten = 0
+        self._bytes = self._rewritten = self._work = 0
         self._refused = Counter()
         self._acks = 0
         self._is_plain = True
@@ -281,16 +293,3 @@ class Transaction:
     def _check(self, published: int) -> None:
         if published + self._rewritten > _BYTES_MAX:
             raise Conflict(f"transaction is larger than the max size {_BYTES_MAX}")
-
-
-def _discard(publishes: list[Publish], settlements: list[tuple[Settle, list[Lease]]]) -> Iterator[None]:
-    """Delete very many objects, some in each item."""
-    while publishes:
-        del publishes[-_DISCARDED:]
-        yield
-    while settlements:
-        leases = settlements[-1][1]
-        del leases[-_DISCARDED:]
-        if not leases:
-            settlements.pop()
-        yield

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from holtmq.broker.flow import Flow
 
 LETTER: Final = 12  # a dead letter takes as long as so many publishes
-_LEASES: Final = 30  # leases that take as long as one publish
+_LEASES: Final = 4  # leases that take as long as one publish
+_AT_ONCE: Final = 40  # leases that are looked at together
 _queue: Final = attrgetter("queue")
 _holder: Final = attrgetter("holder")
 
@@ -55,9 +56,10 @@ class PreparedSettlements:
     def prepare(self, settlements: Iterable[tuple[Ending, list[Lease]]]) -> Iterator[None]:
         """Prepare everything, in items as long as a publish takes. Raises Unpreparable."""
         for ending, leases in settlements:
-            for start in range(0, len(leases), _LEASES):
-                self._add(ending, leases[start : start + _LEASES])
-                yield
+            for start in range(0, len(leases), _AT_ONCE):
+                some = leases[start : start + _AT_ONCE]
+                self._add(ending, some)
+                yield from repeat(None, 1 + len(some) // _LEASES)
         for departures in self._by_queue.values():
             yield from self._make_letters(departures)
         for departures in self._by_queue.values():
@@ -140,8 +142,7 @@ class PreparedSettlements:
     def _returning(self, queue: WorkQueue) -> tuple[int, int]:
         """Messages and bytes that return to a queue."""
         departures = self._by_queue.get(queue)
-        ready = departures.ready if departures is not None else []
-        return len(ready), sum([len(message.body) for message in ready])
+        return (len(departures.ready), departures.ready_bytes) if departures is not None else (0, 0)
 
     def apply(self) -> None:
         """End the leases, at the moment of the commit. Their record is written."""

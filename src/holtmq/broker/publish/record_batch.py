@@ -20,6 +20,7 @@ from holtmq.broker.work.work_queue import WorkQueue
 if TYPE_CHECKING:
     from holtmq.broker.publish.placings import Placing
     from holtmq.broker.publish.prepared import PreparedPublishes
+    from holtmq.broker.streams.prepared_pushes import PreparedPushes
 
 DeadLetterOn = tuple[VHost, WorkQueue, str, Reason, Message]
 Where = tuple[str, str]  # vhost and exchange
@@ -29,7 +30,7 @@ Where = tuple[str, str]  # vhost and exchange
 class Accepted:
     """A message for very many queues, which it enters after the batch is written."""
 
-    index: int  # of its record
+    index: int  # of its record, or its offset
     is_kept: bool  # its record outlives a restart
     number: int  # in place of a due time
     where: Where
@@ -102,6 +103,10 @@ class CrossKindJournal(Protocol):
     @property
     def pending(self) -> bool:
         """Whether the open batch has more for partitioned queues than what was published."""
+        ...
+
+    def prepare(self) -> PreparedPushes:
+        """For messages that are put on streams with the record of a large transaction."""
         ...
 
     def write(

@@ -15,10 +15,12 @@ from holtmq.broker.records.message_records import encode_returned, encode_settle
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.outcasts import Outcast, Reason
 from holtmq.broker.work.paging import Pager
+from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.returns import count_returns
 from holtmq.broker.work.work_queue import WorkQueue
 
 _seq: Final = attrgetter("seq")
+_expires_ms: Final = attrgetter("expires_ms")
 
 
 class Departures:
@@ -27,7 +29,9 @@ class Departures:
     __slots__ = (
         "_acked",
         "_bytes",
+        "_expires",
         "_forgotten",
+        "_levels",
         "_positions",
         "_returned",
         "_rows",
@@ -35,6 +39,7 @@ class Departures:
         "outcasts",
         "queue",
         "ready",
+        "ready_bytes",
         "waiting",
     )
 
@@ -43,7 +48,10 @@ class Departures:
         self.options = queue.options  # all of this is valid as long as the queue has these
         self.outcasts: list[Outcast] = []  # in the order of their settlements
         self.ready: list[Message] = []  # they return
+        self.ready_bytes = 0
         self.waiting: dict[int, list[Message]] = {}  # they return after a wait, by its milliseconds
+        self._expires = False  # some of those that return
+        self._levels: dict[int, list[Message]] = {}  # likewise, by priority
         self._acked = 0
         self._positions = array("Q")  # of messages that leave the journal
         self._bytes = 0
@@ -73,6 +81,8 @@ class Departures:
         self._leave(found.too_often)
         self._returned.update(counted)
         self.ready += found.ready
+        self.ready_bytes += sum([len(message.body) for message in found.ready])
+        self._expires = self._expires or any(map(_expires_ms, found.ready))
         for wait_ms, part in found.waiting.items():
             self.waiting.setdefault(wait_ms, []).extend(part)
         if queue.persisted and self.options.deliveries_allowed is not None:
@@ -100,6 +110,8 @@ class Departures:
     def sort(self) -> None:
         """Bring the returning messages into the order of the queue."""
         self.ready.sort(key=_seq)
+        if isinstance(self.queue.store, Levels):
+            self._levels = self.queue.store.split(self.ready)
 
     def apply(self, pager: Pager) -> None:
         """Let the messages leave or return. The caller holds back those that wait."""
@@ -112,6 +124,11 @@ class Departures:
         figures.dropped += len(self.outcasts)
         figures.returned += back
         queue.unacked -= self._acked + len(self.outcasts) + back
-        queue.restore(self.ready, pager)
+        if isinstance(queue.store, Levels):
+            queue.store.restore_levels(self._levels, pager)
+        elif self.ready:
+            queue.store.restore(self.ready, pager)
+        queue.bytes += self.ready_bytes
+        queue.expiring = queue.expiring or self._expires
         if not back and not queue.unacked and not len(queue) and not queue.held_back:
             returned.clear()  # as after a single ack

@@ -126,6 +126,10 @@ class Levels:
 
     def restore(self, messages: list[Message], pager: Pager) -> None:
         """Put taken messages back at their old places; ``messages`` is in arrival order."""
+        self.restore_levels(self.split(messages), pager)
+
+    def split(self, messages: list[Message]) -> dict[int, list[Message]]:
+        """Messages by level, in the same order."""
         by_priority: defaultdict[int, list[Message]] = defaultdict(list)
         for message in messages:  # there may be 100,000
             by_priority[message.priority].append(message)
@@ -135,6 +139,10 @@ class Levels:
             if level in by_level:
                 part = sorted(by_level[level] + part, key=_seq)
             by_level[level] = part
+        return by_level
+
+    def restore_levels(self, by_level: dict[int, list[Message]], pager: Pager) -> None:
+        """``restore`` for messages that are split."""
         for level, part in by_level.items():
             self._fifo(level).restore(part, pager)
 
