@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holtmq.broker.message import Message, encode_message, make_address
+from holtmq.broker.publish.due_message import Origin
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Unpreparable
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.topology.destinations import Queue
@@ -67,7 +68,7 @@ class PreparedLetters:
         self._counts: dict[WorkQueue, int] = {}  # letters by the queue that they come from
 
     def add(self, origin: WorkQueue, exchange: QueueExchange, reason: Reason, message: Message) -> None:
-        """Make a letter. Unpreparable: it is for a stream, is delayed, or is for very many queues."""
+        """Make a letter. Unpreparable: it is for a stream, or is delayed."""
         self._exchanges.add(exchange.name)
         now_ms = self._prepared.now_ms
         routing_key = origin.options.dead_letter_routing_key
@@ -81,12 +82,15 @@ class PreparedLetters:
             keep_cc=routing_key is None,
         )
         keys = [routing_key] if routing_key is not None else letter.routing_keys
-        queues = {
-            queue.name: queue
-            for key in keys
-            for queue in self._route(exchange, key, letter)
-            if not letter.cycles_through(queue.name)
-        }
+        queues = self._queues(exchange, keys, letter)
+        if queues is None:
+            address, seq = make_address(exchange.name, keys[0]), self._prepared.next_seq()
+            moved = Message(
+                seq, address, letter.header, message.body, now_ms, 0, message.priority, message.persistent
+            )
+            where = self._vhost.name, exchange.name
+            self._prepared.accept(moved, where, Origin.LETTER, is_kept=moved.persistent)
+            return
         if not queues:
             return
         targets = self._targets_of(queues.values())
@@ -102,20 +106,35 @@ class PreparedLetters:
             self._arrive(queue, moved, queue is not origin)
         self._counts[origin] = self._counts.get(origin, 0) + 1
 
-    def _route(self, exchange: QueueExchange, key: str, letter: DeadLetter) -> tuple[Queue, ...]:
+    def _queues(
+        self, exchange: QueueExchange, keys: list[str], letter: DeadLetter
+    ) -> dict[str, Queue] | None:
+        """Where a letter goes; None: to very many queues, or behind a letter that does."""
+        vhost = self._vhost
+        if self._prepared.is_lined_up(vhost, exchange):
+            return None
+        queues: dict[str, Queue] = {}
+        for key in keys:
+            found = self._route(exchange, key, letter)
+            if found is None or len(queues) + len(found) > vhost.widest:
+                return None
+            queues.update((queue.name, queue) for queue in found if not letter.cycles_through(queue.name))
+        return queues
+
+    def _route(self, exchange: QueueExchange, key: str, letter: DeadLetter) -> tuple[Queue, ...] | None:
         known = self._routes.get((exchange, key))
         if known is not None:
             return known
         vhost = self._vhost
         result = vhost.route_of_key(exchange, key)
-        if result.is_wide:
-            raise Unpreparable
         if result.depends_on_message:
             self._depends = True
             properties = self._flow.publish_properties.of(letter.header).hash_properties()
-            result = vhost.route(exchange, key, letter.headers, properties)
-        else:
+            result = vhost.route(exchange, key, letter.headers, properties, widest=vhost.widest)
+        elif not result.is_wide:
             self._routes[exchange, key] = result.queues
+        if result.is_wide:
+            return None
         if result.delays or result.histories:
             raise Unpreparable
         return result.queues
@@ -126,7 +145,7 @@ class PreparedLetters:
         known = self._targets.get(ids)
         if known is None:
             work_queues = tuple(queue for queue in found if isinstance(queue, WorkQueue))
-            if len(work_queues) < len(found) or len(found) > self._vhost.widest or splits_transient(found):
+            if len(work_queues) < len(found) or splits_transient(found):
                 raise Unpreparable
             persists = any(queue.always_persists for queue in work_queues)
             known = self._targets[ids] = _Targets(work_queues, durable_ids(work_queues), persists)
