@@ -48,12 +48,28 @@ SOURCES: dict[str, FieldTable] = {
     "short": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "narrow"},
     "levels": {"x-max-priority": 4, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "levels-2"},
     "lost": {"x-dead-letter-exchange": "nowhere"},
+    "to-quorum": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "quorum-2"},
+    "turning": {
+        "x-queue-type": "quorum",
+        "x-delivery-limit": 1,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "turning",
+    },
+}
+# A full queue takes its own letters. It would refuse the messages of a transaction.
+OWN: FieldTable = {
+    "x-max-length": 4,
+    "x-overflow": "reject-publish",
+    "x-dead-letter-exchange": "",
+    "x-dead-letter-routing-key": "own",
 }
 TARGETS: dict[str, FieldTable] = {
     "dead": {},
     "dead-2": {},
     "narrow": {"x-max-length": 3, **LETTERS},
     "levels-2": {"x-max-priority": 2},
+    "quorum-2": {"x-queue-type": "quorum"},
+    "own": OWN,
 }
 
 
@@ -176,7 +192,7 @@ class History:
         self.tags: list[int] = []
         self.last_tag = 0
 
-    def _message(self) -> bytes:
+    def _message(self, *more_keys: str) -> bytes:
         rng = self.rng
         self.number += 1
         headers: FieldTable = {"n": self.number}
@@ -188,14 +204,14 @@ class History:
             expiration=rng.choice([None, None, "100000"]),
             headers=headers,
         )
-        key = rng.choice([*SOURCES, "passing", "nowhere"])
+        key = rng.choice([*SOURCES, "passing", "nowhere", *more_keys])
         return publish(b"%d" % self.number, key, properties)
 
     def transaction(self, checkpoint: Callable[[str], None]) -> None:
         """Publish, take, settle, publish, commit."""
         rng, client = self.rng, self.client
-        self.other.feed(b"".join(self._message() for _ in range(rng.randrange(40))))
-        for _ in range(rng.randrange(40)):
+        self.other.feed(b"".join(self._message("own") for _ in range(rng.randrange(50))))
+        for _ in range(rng.randrange(60)):
             queue = rng.choice([*SOURCES, *TARGETS, "passing"])
             if len(client.queue(queue)):
                 client.call(BasicGet(queue))
@@ -329,22 +345,67 @@ def test_a_queue_that_is_deleted_meanwhile_has_no_dead_letters(client: Client) -
     assert client.bodies("dead") == client.bodies("dead-2") == numbers(10)
 
 
-def test_a_policy_that_comes_meanwhile_counts_at_the_end(client: Client, journal: MemoryJournal) -> None:
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Message]:
+    """Messages for which letters were made in steps."""
+    made: list[Message] = []
+    make = PreparedLetters.add
+
+    def add(letters: PreparedLetters, queue: WorkQueue, *letter: Any) -> None:
+        made.append(letter[-1])
+        make(letters, queue, *letter)
+
+    monkeypatch.setattr(PreparedLetters, "add", add)
+    return made
+
+
+def almost_finish(client: Client, made: list[Message]) -> None:
+    """Run steps until everything is prepared, and nothing is done."""
+    while len(made) < 10:
+        step(client)
+    for _ in range(4):
+        step(client)
+    assert client.broker.long_changes
+    assert client.queue("dead").bytes == 0
+
+
+@pytest.mark.parametrize("queue", ["a", "plain"])
+def test_a_policy_that_comes_meanwhile_counts_at_the_end(
+    client: Client, made: list[Message], queue: str
+) -> None:
     hold(client, "plain")
     begin(client)
-    step(client)
-    definition: FieldTable = {"dead-letter-exchange": "", "dead-letter-routing-key": "dead-2"}
-    client.broker.policy_changes.put("/", "late", "^plain$", definition)
+    almost_finish(client, made)
+    definition: FieldTable = {"dead-letter-exchange": "letters"}
+    client.broker.policy_changes.put("/", "late", f"^{queue}$", definition)
 
     assert finished(client) == [TxCommitOk()]
-    assert client.bodies("dead") == client.bodies("dead-2") == numbers(10)
+    # The queue's own arguments come first, but an exchange of the policy has no effect on them.
+    assert client.bodies("dead-2") == ([] if queue == "a" else numbers(10))
+    assert len(client.bodies("dead")) == (10 if queue == "a" else 20)
 
 
-def test_a_dead_letter_exchange_that_comes_meanwhile_gets_the_letters(client: Client) -> None:
+def test_a_policy_that_goes_meanwhile_counts_at_the_end(journal: MemoryJournal, made: list[Message]) -> None:
+    client = set_up(journal)
+    definition: FieldTable = {"dead-letter-exchange": "letters"}
+    client.broker.policy_changes.put("/", "early", "^plain$", definition)
+    hold(client, "plain")
+    begin(client)
+    almost_finish(client, made)
+    client.broker.policy_changes.delete("/", "early")
+
+    assert finished(client) == [TxCommitOk()]
+    assert client.bodies("dead") == []
+    assert unsettled(client, "plain") == ([], 0)
+
+
+def test_a_dead_letter_exchange_that_comes_meanwhile_gets_the_letters(
+    client: Client, made: list[Message]
+) -> None:
     broker, vhost = client.broker, client.broker.vhost("/")
     hold(client, "lost")
     begin(client)
-    step(client)
+    almost_finish(client, made)
     broker.exchanges.declare(vhost, "nowhere", "fanout", durable=True)
     broker.bind(vhost, "nowhere", "dead-2", "")
 
@@ -354,22 +415,13 @@ def test_a_dead_letter_exchange_that_comes_meanwhile_gets_the_letters(client: Cl
 
 @pytest.mark.parametrize("concerns_letters", [False, True])
 def test_letters_are_made_again_only_if_their_route_has_changed(
-    journal: MemoryJournal, monkeypatch: pytest.MonkeyPatch, concerns_letters: bool
+    journal: MemoryJournal, made: list[Message], concerns_letters: bool
 ) -> None:
-    made: list[Message] = []
-    make = PreparedLetters.add
-
-    def add(letters: PreparedLetters, queue: WorkQueue, *letter: Any) -> None:
-        made.append(letter[-1])
-        make(letters, queue, *letter)
-
-    monkeypatch.setattr(PreparedLetters, "add", add)
     client = set_up(journal)
     hold(client, "both")
     begin(client)
     vhost = client.broker.vhost("/")
-    while client.broker.long_changes and len(made) < 10:
-        step(client)
+    almost_finish(client, made)
     client.broker.declare_queue(vhost, "new", durable=True)
     if concerns_letters:
         client.broker.bind(vhost, "letters", "new", "")
@@ -378,6 +430,22 @@ def test_letters_are_made_again_only_if_their_route_has_changed(
     assert len(made) == (20 if concerns_letters else 10)
     assert client.bodies("new") == (numbers(10) if concerns_letters else [])
     assert client.bodies("dead") == numbers(10)
+
+
+def test_letters_that_are_routed_by_their_headers_are_made_again(
+    journal: MemoryJournal, made: list[Message]
+) -> None:
+    client = set_up(journal)
+    broker, vhost = client.broker, client.broker.vhost("/")
+    broker.exchanges.declare(vhost, "nowhere", "headers", durable=True)
+    broker.bind(vhost, "nowhere", "dead", "", {"x-first-death-queue": "lost"})
+    hold(client, "lost")
+    begin(client)
+    almost_finish(client, made)
+    broker.bind(vhost, "nowhere", "dead-2", "", {"x-first-death-queue": "lost"})
+
+    assert finished(client) == [TxCommitOk()]
+    assert client.bodies("dead") == client.bodies("dead-2") == numbers(10)
 
 
 @pytest.mark.parametrize("room", [10, 9])
@@ -512,6 +580,28 @@ def test_messages_that_return_beyond_a_limit_are_dead_lettered(journal: MemoryJo
     assert TxCommitOk() in finished(client)
     client.broker.flow.complete()
     assert (client.bodies("narrow"), client.bodies("dead")) == (numbers(3, first=2), numbers(2))
+
+
+def test_messages_that_return_expire_in_time(client: Client) -> None:
+    brief = Properties(delivery_mode=2, expiration="5000")
+    Client(client.broker).feed(publish(b"brief", "both", brief))
+    client.call(BasicGet("both"))
+    begin(client, BasicNack(10, multiple=True), BasicNack(11, requeue=True))
+    finished(client)
+
+    client.broker.flow.now_ms += 6_000
+    client.broker.flow.tick()
+    client.broker.flow.complete()
+
+    assert client.bodies("dead-2") == [b"brief"]
+
+
+def test_nothing_is_remembered_of_an_empty_queue(client: Client) -> None:
+    client.queue("a").returned[1] = 1  # as a restart may leave it, of a message that is gone
+    begin(client)
+    finished(client)
+
+    assert client.queue("a").returned == {}
 
 
 def test_every_letter_says_where_it_died(client: Client) -> None:
