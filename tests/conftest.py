@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # what tests of several parts sh
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-pytest_plugins = ["reruns"]
+pytest_plugins = ["time_limits", "reruns"]  # the second imports the first
 
 # These clients give up after 5, 10 and 15 seconds unless told otherwise, and a busy machine may need longer.
 for part in ("connect", "read", "write", "pool"):
@@ -48,6 +48,14 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("HOLT_", "JWT_")) and name != "HOLT_MODEL_EXAMPLES":
             monkeypatch.delenv(name)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Hypothesis looks for a smaller example for up to five minutes: the limit must not cut that short."""
+    for item in items:
+        if item.get_closest_marker("hypothesis") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -15,7 +15,7 @@ from typing import Final
 from ports import free_port
 
 SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-_START_SECONDS: Final = 300.0
+_START_SECONDS: Final = 180.0
 _PLUGINS: Final = "[rabbitmq_management].\n"
 
 

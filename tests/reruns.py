@@ -14,7 +14,8 @@ from typing import Final
 
 import pytest
 import pytest_rerunfailures
-import pytest_timeout
+
+from time_limits import start_again
 
 TESTS: Final = Path(__file__).parent
 # Folders and modules whose tests depend on other processes: servers, browsers, Spark, killed brokers. The
@@ -73,11 +74,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """
     if getattr(item, "execution_count", 1) < 2:
         return
-    hook = item.config.pluginmanager.hook
-    hook.pytest_timeout_cancel_timer(item=item)
-    limit = pytest_timeout._get_item_settings(item)
-    if limit.timeout and not limit.func_only:
-        hook.pytest_timeout_set_timer(item=item, settings=limit)
+    start_again(item)
     state = item.session._setupstate
     state.stack.update(pytest_rerunfailures.suspended_finalizers)
     pytest_rerunfailures.suspended_finalizers.clear()

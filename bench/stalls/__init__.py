@@ -25,6 +25,7 @@ from bench.stalls import (
     endings,
     extras,
     fan_out,
+    held,
     letters,
     many_matches,
     messages,
@@ -47,6 +48,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "tx.commit": (100_000, messages.commit),
     "tx.commit to a headers exchange": (100_000, messages.commit_special("headers")),
     "tx.commit of delayed messages": (100_000, messages.commit_special("delay")),
+    "tx.commit of delayed messages, each with its own delay": (100_000, messages.commit_special("delays")),
     "tx.commit to a queue that may refuse": (100_000, messages.commit_special("reject-publish")),
     "tx.commit to a stream": (100_000, messages.commit_special("stream")),
     **transactions.COMMITS,
@@ -67,6 +69,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "publish to a changed consistent-hash exchange": (10_000, topology.choose("x-consistent-hash")),
     "checkpoint of idle queues": (20_000, topology.checkpoint(used=False)),
     "checkpoint of queues with a message": (20_000, topology.checkpoint(used=True)),
+    "checkpoint of very many queues with a message": (100_000, topology.checkpoint(used=True)),
     "delete a vhost with queues": (20_000, topology.delete_vhost),
     "rates of queues that are all used": (20_000, topology.sample_used),
     "connection lost with exclusive queues": (20_000, topology.drop_exclusive),
@@ -231,6 +234,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "list very many exchanges": (100_000, rows.listed("/api/exchanges", "exchanges")),
     "export very many exchanges": (100_000, rows.listed("/api/definitions", "exchanges")),
     **fan_out.WAYS,
+    **held.REQUESTS,
 }
 
 

@@ -34,7 +34,7 @@ def commit_special(kind: str) -> Prepare:
         channel, headers = site.channel, {"a": 1}
         if kind == "headers":
             channel.exchange_declare("special", "headers", durable=True)
-        elif kind == "delay":
+        elif kind in ("delay", "delays"):
             headers = {"x-delay": 3_600_000}
             arguments = {"x-delayed-type": "fanout"}
             channel.exchange_declare("special", "x-delayed-message", durable=True, arguments=arguments)
@@ -47,7 +47,9 @@ def commit_special(kind: str) -> Prepare:
         channel.queue_declare("q", durable=True, arguments=options.get(kind))
         channel.queue_bind("q", "special", arguments={"a": 1})
         channel.tx_select()
-        for _ in range(count):
+        for number in range(count):
+            if kind == "delays":
+                headers = {"x-delay": 3_600_000 + number * 7 % count}
             properties = pika.BasicProperties(delivery_mode=2, headers=headers)
             channel.basic_publish("special", "", b"x" * 16, properties)
         channel.queue_declare("q", passive=True)

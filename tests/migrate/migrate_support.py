@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import amqp
 from ports import free_port
 
-DEADLINE = 300.0  # seconds; reached only by a test that would fail anyhow
+DEADLINE = 180.0  # seconds; reached only by a test that would fail anyhow
 PATIENCE = 10.0  # seconds for an answer of RabbitMQ, until the producer connects again
 
 

@@ -43,7 +43,7 @@ async def judge(options: Options) -> ReplicaReport:
         show(trial.report, Console())
 
 
-@pytest.mark.timeout(300 + 60 * ROUNDS)
+@pytest.mark.timeout(240 + 20 * ROUNDS)
 async def test_no_fault_loses_what_was_confirmed_or_lets_two_nodes_confirm(
     pair: Pair, tmp_path: Path
 ) -> None:

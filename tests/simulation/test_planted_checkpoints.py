@@ -1,21 +1,27 @@
 """Checkpoints that forget something are found: the history after them reads it back, or misses it."""
 
+from __future__ import annotations
+
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.records import queue_contents
+from holtmq.broker.records import checkpoint, queue_contents
 from holtmq.broker.records.checkpoint import snapshot
+from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.work.fifo_contents import FifoContents
+from holtmq.broker.work.leases import Lease
+from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import compaction, live
 from holtmq.testing.views import raw_messages
 from simulation.planted import find
 from simulation.world import World
 
-pytestmark = pytest.mark.timeout(3600)  # by their number, not by the clock: a busy machine is slow
+pytestmark = pytest.mark.timeout(600)  # two minutes on a machine with a load of 15
 
 
 @pytest.mark.parametrize("refuses", [True, False])
@@ -33,6 +39,9 @@ def test_live_positions_searched_in_the_order_they_came_are_found(
 
 # A record that cannot be read is met as such, or its message has no name any more.
 LOSSES = ("position", "a checkpoint was incomplete", "'?'", "expected")
+
+
+RETURNED = ("lost=['", "undone=['", "counts")
 
 
 class _Nothing(Exception):
@@ -86,7 +95,38 @@ def test_a_checkpoint_without_messages_that_wait_to_be_dead_lettered_is_found(
 
     monkeypatch.setattr(queue_contents, "outstanding", forgetful)
 
-    find("lost=['", "undone=['", "position", "counts")
+    find(*RETURNED, "position")
+
+
+class _Late:
+    """The contents of queues when they are encoded, after some have changed."""
+
+    def __init__(self, queues: Iterable[Queue], leases: list[Lease]) -> None:
+        self._queues = list(queues)
+        self._leases = leases
+
+    def live(self) -> Iterator[array[int]]:
+        return queue_contents.QueueContents(self._queues, self._leases).live()
+
+    def states(self) -> Iterator[bytes]:
+        return queue_contents.QueueContents(self._queues, self._leases).states()
+
+
+def test_queues_that_are_captured_too_late_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "QueueContents", _Late)
+
+    find(*LOSSES, *RETURNED)
+
+
+def test_a_fifo_that_changes_under_a_checkpoint_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = SpillingFifo.contents
+
+    def shared(fifo: SpillingFifo) -> FifoContents:
+        return contents(fifo)._replace(ready=fifo.ready)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SpillingFifo, "contents", shared)
+
+    find(*LOSSES, *RETURNED)
 
 
 @pytest.mark.parametrize("what", FORGOTTEN)

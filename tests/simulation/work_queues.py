@@ -4,7 +4,7 @@ Owns: what these clients do, the record of what they were promised, and the comp
 world's life and death.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from holtmq.amqp.methods import (
@@ -42,6 +42,8 @@ _DELAYING: Final = "delaying"  # an exchange that lets messages for _LATE wait
 _QUORUM = "quorum"
 _WIDE: Final = "wide"  # an exchange that leads to all of the next
 _MANY: Final = ("wide-1", "wide-2", "wide-3")
+_DYING, _LETTERS = "dying", "letters"  # a queue, and the exchange that leads its letters to all of the next
+_DIED: Final = ("died-1", "died-2", "died-3")
 _TTL_MS: Final = 1_000
 _QUEUES: Final[dict[str, dict[str, object]]] = {
     _WORK: {},
@@ -58,8 +60,10 @@ _QUEUES: Final[dict[str, dict[str, object]]] = {
     _LATE: {"x-max-length": 3, "x-overflow": "reject-publish"},  # what is due may have to wait for room
     _EVENTS: {"x-queue-type": "stream"},
     _QUORUM: {"x-queue-type": "quorum"},  # keeps every message, persistent or not
-    **{name: {} for name in _MANY},
+    _DYING: {"x-message-ttl": _TTL_MS, "x-max-length": 3, "x-dead-letter-exchange": _LETTERS},
+    **{name: {} for name in (*_MANY, *_DIED)},
 }
+_LEADS_TO: Final = {_WIDE: _MANY, _LETTERS: _DIED}
 _FLEETING: Final = "x"  # publisher of transient messages: a crash may take them
 
 
@@ -86,6 +90,7 @@ class WorkQueues:
             self._mover_connects: 4,
             self._publishes: 30,
             self._publishes_to_many: 10,
+            self._publishes_what_dies: 10,
             self._settles: 25,
             self._gets: 6,
             self._cancels: 2,
@@ -153,6 +158,20 @@ class WorkQueues:
             behind = self._record.next_name(queue, f"{queue}-{client.number}")
             client.publish(queue, behind, make_body(behind, 0), True)
 
+    def _publishes_what_dies(self) -> None:
+        """Messages whose dead letters are for several queues. Nothing else is done to them."""
+        client = self._some_client()
+        if client is None:
+            return
+        for _ in range(self._world.random.randint(1, 3)):
+            self._numbers += 1
+            name = f"dies.{self._numbers}"
+            self._copies[name] = {
+                queue: self._record.next_name(queue, f"{queue}-{client.number}") for queue in _DIED
+            }
+            padding = int(self._world.random.random() ** 4 * 1_500)
+            client.publish(_DYING, name, make_body(name, padding), True)
+
     def _settles(self) -> None:
         client = self._some_client()
         if client is None or not client.held:
@@ -217,8 +236,14 @@ class WorkQueues:
             mover.send(TxRollback())
             mover.held[:0] = batch
             return
-        for queue, copy in self._record.move([held.name for held in batch], (_OUT, _AUDIT)):
-            mover.publish(queue, copy, make_body(copy, 0), persistent=True)
+        many = _MANY if self._world.random.random() < 0.5 else ()
+        for queue, copy in self._record.move([held.name for held in batch], (_OUT, _AUDIT, *many)):
+            if queue not in _MANY:
+                mover.publish(queue, copy, make_body(copy, 0), persistent=True)
+            elif queue == _MANY[0]:
+                source = copy.removesuffix(f">{queue}")
+                self._copies[f"{source}>many"] = {one: f"{source}>{one}" for one in _MANY}
+                mover.publish("", f"{source}>many", make_body(f"{source}>many", 0), True, _WIDE)
         mover.send(TxCommit())
         self._transaction_open = True
         self._world.may_lose_power()
@@ -237,9 +262,10 @@ class WorkQueues:
             vhost, _DELAYING, "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"}
         )
         self._world.broker.bind(vhost, _DELAYING, _LATE, _LATE)
-        self._world.broker.exchanges.declare(vhost, _WIDE, "fanout", durable=True)
-        for name in _MANY:
-            self._world.broker.bind(vhost, _WIDE, name, "")
+        for exchange, names in _LEADS_TO.items():
+            self._world.broker.exchanges.declare(vhost, exchange, "fanout", durable=True)
+            for name in names:
+                self._world.broker.bind(vhost, exchange, name, "")
 
     def turned(self) -> None:
         """Let the clients see what the turn brought."""
@@ -309,12 +335,19 @@ class WorkQueues:
                 raise BrokenRule(f"{queue} has {len(ready)} messages")
             if sum(len(message.body) for message in ready) != queue.bytes:
                 raise BrokenRule(f"{queue} counts {queue.bytes} bytes")
-            there.update(self._name_on_record(queue, message.body) for message in ready)
+            there.update(self._name_on_record(queue.name, message.body) for message in ready)
+            if queue.name == _DYING:
+                there.update(self._name_on_record(one, message.body) for message in ready for one in _DIED)
             there.update(name_of(message.body) or "" for message in leased)
             head = queue.store.peek(self._world.broker.flow.pager) if queue.fifo is not None else None
-            if queue.name == _SHORT and head is not None and head.arrived_ms + _TTL_MS <= self._world.now_ms:
+            if (
+                queue.name in (_SHORT, _DYING)
+                and head is not None
+                and head.arrived_ms + _TTL_MS <= self._world.now_ms
+            ):
                 raise BrokenRule(f"{queue} holds an expired message")
         there.update(name_of(message.body) or "" for message in self._delayed())
+        there.update(self._name_on_record(queue, body) for queue, body in self._on_their_way())
         missing = (self._record.must_be_there() | self._fleeting) - there
         if missing:
             raise BrokenRule(f"neither waiting nor leased: {sorted(missing)[:5]}")
@@ -345,6 +378,19 @@ class WorkQueues:
         positions = list(self._world.broker.flow.delayed)
         return self._read(_delayed, positions)
 
+    def _late(self) -> list[bytes]:
+        """What waits at the delaying exchange, persistent only."""
+        waiting = self._read(_placed_late, list(self._world.broker.flow.delayed))
+        return [one.body for exchange, one, _ in waiting if exchange == _DELAYING and one.persistent]
+
+    def _on_their_way(self) -> Iterator[tuple[str, bytes]]:
+        """Queues that a message in the journal still has to enter, and its body, in the order of entry."""
+        ids = {queue.id: queue.name for queue in self._queues()}
+        waiting = sorted((due_ms, at) for at, (_, due_ms) in self._world.broker.flow.delayed.items())
+        for exchange, message, only in self._read(_placed_late, [at for _, at in waiting]):
+            names = [ids[one] for one in only] if only else _LEADS_TO.get(exchange, ())
+            yield from ((name, message.body) for name in names if name in (*_MANY, *_DIED))
+
     def _found(self) -> dict[str, list[bytes]]:
         """All that waits, persistent only; what may move from one queue to the other counts as one queue."""
         found: dict[str, list[bytes]] = {}
@@ -353,25 +399,30 @@ class WorkQueues:
             self._world.digest.update(b"".join(bodies))
             found[queue.name] = bodies
         found[_LATE] = sorted(
-            [*found[_LATE], *(message.body for message in self._delayed() if message.persistent)],
+            [*found[_LATE], *self._late()],
             key=publisher_and_number,
         )
+        for name, body in self._on_their_way():
+            found[name].append(make_body(self._name_on_record(name, body), 0))
+        dying = found.pop(_DYING)
+        for name in _DIED:
+            found[name] += [make_body(self._name_on_record(name, body), 0) for body in dying]
         # Dead letters arrive in order of death, so order says nothing there.
         found[_SHORT] = sorted([*found[_SHORT], *found.pop(_DEAD)], key=publisher_and_number)
         return found
 
     def _waiting(self, queue: WorkQueue) -> list[bytes]:
-        messages = views.raw_messages(self._world.broker, queue)
-        messages += [message for _, message in queue.outcasts]  # a start found it too long
+        messages = [message for _, message in queue.outcasts]  # a start found it too long
+        messages += views.raw_messages(self._world.broker, queue)
         bodies = [message.body for message in messages if message.persistent]
-        if queue.name not in _MANY or not all(map(name_of, bodies)):
+        if queue.name not in (*_MANY, *_DIED) or not all(map(name_of, bodies)):
             return bodies
-        return [make_body(self._name_on_record(queue, body), 0) for body in bodies]
+        return [make_body(self._name_on_record(queue.name, body), 0) for body in bodies]
 
-    def _name_on_record(self, queue: Queue, body: bytes) -> str:
+    def _name_on_record(self, queue: str, body: bytes) -> str:
         """The record has each copy of a message for many queues under its own name."""
         name = name_of(body) or ""
-        return self._copies.get(name, {}).get(queue.name, name)
+        return self._copies.get(name, {}).get(queue, name)
 
     def _stored(self, queue: Queue) -> list[bytes]:
         """What a stream holds, and behind it what the spool holds for it, as the disk has it."""
@@ -434,6 +485,11 @@ def _message(payload: bytes, position: int) -> tuple[bytes, object]:
 
 def _delayed(payload: bytes, _position: int) -> Message:
     return decode_delayed(payload)[3]
+
+
+def _placed_late(payload: bytes, _position: int) -> tuple[str, Message, tuple[int, ...]]:
+    _, _, exchange, message, only = decode_delayed(payload)
+    return exchange, message, only
 
 
 def _streamed(payload: bytes, _position: int) -> bytes:

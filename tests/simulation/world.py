@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from math import ceil
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService, Settings
-from holtmq.broker.records.checkpoint import snapshot
+from holtmq.broker.records.checkpoint import Snapshot
 from holtmq.broker.records.recovery import recover
 from holtmq.broker.turn_limits import TurnLimits
 from holtmq.journal import FileJournal, JournalFailed, JournalOptions, open_journal
@@ -84,6 +84,8 @@ class World:
         self.broker: Broker
         self.partitioned: PartitionedService
         self._trace = trace
+        self._writes_later = False
+        self._unwritten: Callable[[], None] | None = None  # a checkpoint that was taken and is to be written
 
     @property
     def now(self) -> float:
@@ -109,6 +111,8 @@ class World:
                 disk=self.disk,
                 clock=lambda: self.now,
             )
+            self._unwritten = None
+            self.journal._checkpointer._background = self._background  # type: ignore[method-assign]
             self.broker = Broker(self.journal)
             self.partitioned = PartitionedService(self.journal, Settings(lookback=0))
             streams = self.broker.attach(self.partitioned)
@@ -145,12 +149,15 @@ class World:
     def stop(self) -> None:
         """End in good order."""
         self.broker.flow.per_turn = TurnLimits()
-        self.broker.flow.complete()
+        self.broker.complete()
+        self._write_checkpoint()
         self.journal.close()
         self.die(Keep.EVERYTHING)
 
     def turn(self) -> None:
         """Finish the round of reads, or some of the work that it left."""
+        if self.random.random() < 0.3:
+            self._write_checkpoint()
         if self._turns:
             self.broker.flow.per_turn = self.random.choice(self._turns)
         self.broker.flow.turn()
@@ -173,9 +180,30 @@ class World:
         return not self.failed and self.journal.bytes_since_checkpoint >= _CHECKPOINT_BYTES
 
     def checkpoint(self) -> None:
-        """Shorten the journal. On a disk without faults that has to succeed, with all it gives back."""
+        """Take a checkpoint. It is written now, or after the broker has gone on for a while."""
+        if self._unwritten is not None:
+            return
+        taken = Snapshot(self.broker, self.partitioned.store)
+        self._writes_later = True
+        self.journal.checkpoint(taken.records(), taken.live())
+        self._writes_later = False
+        if self.random.random() < 0.5:
+            self._write_checkpoint()
+
+    def _background(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """As the journal's thread for checkpoints: it may be late."""
+        if self._writes_later:
+            self._unwritten = lambda: then(work())
+        else:
+            then(work())
+
+    def _write_checkpoint(self) -> None:
+        """On a disk without faults that has to succeed, with all it gives back."""
+        write, self._unwritten = self._unwritten, None
+        if write is None:
+            return
         well = not self.disk.expects_faults
         before = self.journal.stats().checkpoint_failures
-        self.journal.checkpoint(*snapshot(self.broker, self.partitioned.store))
+        write()
         if well and self.journal.stats().checkpoint_failures > before:
             raise BrokenRule("a checkpoint was incomplete, and the disk had no fault")

@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()) and Path(__file__).parent in item.path.parents:
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(900))
+                item.add_marker(pytest.mark.timeout(480))
             if item.get_closest_marker("xdist_group") is None:
                 raise pytest.UsageError(
                     f'{item.path.name} uses the Spark session: mark it xdist_group("spark")'

@@ -92,14 +92,14 @@ class Shop:
         """Run a stream into a queue until it has caught up."""
         writer = frame.writeStream.format("holtmq").option("url", self.url).option("queue", self.name(queue))
         query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-        assert query.awaitTermination(600), "the stream never caught up"
+        assert query.awaitTermination(300), "the stream never caught up"
         return query
 
     def collect(self, frame: DataFrame, checkpoint: Path, out: Path) -> list[int]:
         """Run a stream with an ``id`` column into files until it has caught up; all ids written so far."""
         writer = frame.writeStream.format("json").option("checkpointLocation", str(checkpoint))
         query = writer.option("path", str(out)).trigger(availableNow=True).start()
-        assert query.awaitTermination(600), "the stream never caught up"
+        assert query.awaitTermination(300), "the stream never caught up"
         return sorted(int(row["id"]) for row in written(out))
 
 

@@ -15,7 +15,7 @@ import pyspark
 import pytest
 from spark_processes import Broker, Process, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(720)]
 
 PIPELINE = """
 [sources.numbers]
@@ -111,7 +111,7 @@ def test_a_streaming_job_runs_on_executors_of_a_standalone_cluster(
         command += ["--conf", conf]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
 
-    job = subprocess.run(command, capture_output=True, text=True, timeout=1200, env=environment)
+    job = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
 
     told = job.stdout[-2000:] + job.stderr[-4000:] + executor_logs(cluster)[-6000:]
     assert job.returncode == 0, told

@@ -37,7 +37,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     one.kill()
 
 
-@pytest.mark.timeout(900 * ROUNDS)
+@pytest.mark.timeout(240 + 360 * ROUNDS)
 def test_killing_spark_and_the_broker_loses_nothing_and_repeats_nothing(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
@@ -57,7 +57,7 @@ def test_killing_spark_and_the_broker_loses_nothing_and_repeats_nothing(
                 assert job.alive, job.log.read_text()[-3000:]
                 return offset(broker, "out") > before
 
-            until(moving, "the job copies", 600)
+            until(moving, "the job copies", 300)
             for _ in range(3):
                 push_until_taken(broker, range(pushed, pushed + 200))
                 pushed += 200
@@ -84,7 +84,7 @@ def _copied(spark: SparkSession, broker: Broker, folder: Path) -> list[int]:
     query = copied.options(url=broker.url, queue="out").option(
         "checkpointLocation", str(folder / "checkpoints" / "copy")
     )
-    assert query.trigger(availableNow=True).start().awaitTermination(600), "never caught up"
+    assert query.trigger(availableNow=True).start().awaitTermination(300), "never caught up"
     found = spark.read.format("holtmq").options(url=broker.url, queue="out").load()
     column = "CAST(get_json_object(CAST(payload AS STRING), '$.id') AS BIGINT) AS id"
     return [row.id for row in found.selectExpr(column).collect()]

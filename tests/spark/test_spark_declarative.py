@@ -17,7 +17,7 @@ from holtmq.testing import TestBroker
 pytest.importorskip("grpc")
 pytest.importorskip("yaml")
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def environment(folder: Path) -> dict[str, str]:

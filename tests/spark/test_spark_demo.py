@@ -13,7 +13,7 @@ from headless import Browser
 ROOT = Path(__file__).parents[2]
 
 # One run of the demo for all.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.xdist_group("demo")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("demo")]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     command += ["--master", "local[2]"]
     environment = {**os.environ, "COLUMNS": "150", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUTF8": "1"}
     done = subprocess.run(
-        command, capture_output=True, encoding="utf-8", timeout=1200, env=environment, cwd=folder
+        command, capture_output=True, encoding="utf-8", timeout=480, env=environment, cwd=folder
     )
     logs = "".join(path.read_text()[-3000:] for path in folder.glob("*.log"))
     assert done.returncode == 0, done.stdout + done.stderr + logs

@@ -115,7 +115,7 @@ def test_work_queues_are_read_and_exchanges_written_as_the_page_says(
     names["work"] = work
     for program in (reads, writes):
         # The page starts queries that go on; here they end with what is there.
-        text = program.replace(".start()", ".trigger(availableNow=True).start().awaitTermination(600)")
+        text = program.replace(".start()", ".trigger(availableNow=True).start().awaitTermination(300)")
         exec(text.replace('"/data/', f'"{tmp_path}/'), names)
         names["done"] = names["tasks"]
         channel.basic_publish("", "tasks", b'{"id": 2, "kind": "old"}', pika.BasicProperties(delivery_mode=2))

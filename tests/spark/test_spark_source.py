@@ -119,7 +119,7 @@ def test_available_now_ends_with_what_was_there_while_somebody_pushes_all_the_ti
         writer = writer.foreachBatch(work).option("checkpointLocation", str(tmp_path / "c"))
         query = writer.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(600), "it reads what is pushed meanwhile, and never ends"
+            assert query.awaitTermination(300), "it reads what is pushed meanwhile, and never ends"
         finally:
             query.stop()
         return batches(query)

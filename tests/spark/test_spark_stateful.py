@@ -105,7 +105,7 @@ def test_what_cannot_work_is_refused_with_the_reason(spark: SparkSession) -> Non
         deduplicate(frame, "id", "soon")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_the_examples_of_the_guide_run(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     assert len(examples) == 4

@@ -130,7 +130,7 @@ def test_a_job_reads_and_writes_over_tls_in_driver_and_executors(
     writer = frame.load().select("payload", "partition").writeStream.format("holtmq")
     writer = writer.options(**given, queue=shop.name("out")).option("checkpointLocation", str(tmp_path / "c"))
 
-    assert writer.trigger(availableNow=True).start().awaitTermination(600), "never caught up"
+    assert writer.trigger(availableNow=True).start().awaitTermination(300), "never caught up"
 
     copied = spark.read.format("holtmq").options(**given, queue=shop.name("out")).load()
     assert (

@@ -48,7 +48,7 @@ def work(spark: SparkSession, shop: Shop, queue: str, **options: str) -> DataFra
 def run(frame: DataFrame, checkpoint: Path, each: Callable[[DataFrame, int], None]) -> list[int]:
     writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(600)
+    assert query.awaitTermination(300)
     return batches(query)
 
 
@@ -147,7 +147,7 @@ def test_rows_go_through_an_exchange_to_the_queues_it_leads_to(
     target = {"url": shop.url, "exchange": exchange, "checkpointLocation": str(tmp_path / "c")}
 
     query = rows.writeStream.format("holtmq").options(**target).trigger(availableNow=True).start()
-    assert query.awaitTermination(600)
+    assert query.awaitTermination(300)
 
     method, properties, body = channel.basic_get(queue, auto_ack=True)
     assert (method.routing_key, properties.headers, properties.priority) == ("order.new", {"h": "v"}, 3)

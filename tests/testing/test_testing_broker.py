@@ -16,7 +16,8 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from holtmq.testing import Keep, TestBroker
+from holtmq.testing import Keep, TestBroker, broker_thread
+from holtmq.testing.broker_thread import BrokerThread
 from open_files import open_files
 
 Connect = Callable[..., pika.BlockingConnection]
@@ -218,3 +219,16 @@ def test_the_plugin_costs_nothing_until_a_fixture_is_used() -> None:
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
     assert out.splitlines() == ["[]", "['holtmq.testing', 'holtmq.testing.plugin']"]
+
+
+def test_a_loop_that_hangs_does_not_hang_the_test_that_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_thread, "CALL_TIMEOUT", 0.1)
+    thread = BrokerThread("hangs")
+    over = threading.Event()
+    thread._loop.call_soon_threadsafe(over.wait)
+
+    with pytest.raises(TimeoutError, match="the broker's thread did not end"):
+        thread.close()
+
+    over.set()
+    thread._thread.join(60)

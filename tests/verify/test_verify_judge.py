@@ -16,11 +16,12 @@ from holtmq.verify.report import Report
 
 BROKEN = Path(__file__).with_name("broken_subject.py")
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(480)]
 
 
 async def judge(tmp_path: Path, rounds: int, fault: str = "", seed: int = 11, **options: object) -> Report:
     command = (sys.executable, str(BROKEN), fault) if fault else Options().command
+    options = {"patience_seconds": 120.0, **options}
     chosen = Options(
         rounds=rounds,
         seed=seed,

@@ -17,6 +17,7 @@ from holtmq.amqp.consuming import Consuming, remove_consumers
 from holtmq.amqp.errors import ChannelFault, ConnectionFault
 from holtmq.amqp.frames import FRAME_METHOD, encode_frame
 from holtmq.amqp.late_answers import answering_late
+from holtmq.amqp.long_settlements import Closing
 from holtmq.amqp.methods import (
     BasicAck,
     BasicCancel,
@@ -364,10 +365,15 @@ class Channel:
         self.transaction.rollback()
         self.send(TxRollbackOk())
 
-    def close(self, then: Callable[[], None] | None = None, *, are_removed: bool = False) -> None:
-        """Remove the channel's consumers and requeue its unacked messages. ``then``: run after the last.
+    def close(self, then: Callable[[], None] | None = None) -> None:
+        """Remove the channel's consumers and requeue its unacked messages. ``then``: run after the last."""
+        remove_consumers([self])
+        self.settling.return_all(*self.begin_close(then), failed=True)
 
-        ``are_removed``: the caller has already removed the consumers from their queues.
+    def begin_close(self, then: Callable[[], None] | None = None) -> Closing:
+        """Close the channel, but for its consumers in their queues and its unacked messages.
+
+        Returns the queues of these, and what to do when they have returned.
         """
         self.closing = True
         self.broker.limits.channel_closed(self.connection.user_name)
@@ -377,8 +383,6 @@ class Channel:
             self.transaction.rollback()
         self.settling.overdue.clear()
         queues = dict.fromkeys(map(_queue, self.consumers.values()))
-        if not are_removed:
-            remove_consumers([self])
         self.counts.consumers -= len(self.consumers)
         self.consumers = {}
 
@@ -392,7 +396,7 @@ class Channel:
                 then()
 
         others = (one.queue for one in self.consuming.other_holders())
-        self.settling.return_all({*queues, *others}, returned, failed=True)
+        return Closing({*queues, *others}, returned)
 
     def send(self, method: Method) -> None:
         """Send one method frame."""

@@ -19,6 +19,7 @@ from holtmq.amqp.errors import AmqpError, ChannelFault, ConnectionFault, channel
 from holtmq.amqp.frame_loop import FrameLoop
 from holtmq.amqp.frames import FRAME_METHOD, HEARTBEAT, encode_frame
 from holtmq.amqp.handshake import OLD_PROTOCOL_HEADER, PROTOCOL_HEADER, Handshake, Hooks, Settings
+from holtmq.amqp.long_settlements import return_together
 from holtmq.amqp.methods import (
     ChannelClose,
     ChannelCloseOk,
@@ -490,8 +491,7 @@ class Connection:
     def _close_channels(self) -> None:
         channels = [channel for channel in self.channels.values() if not channel.closing]
         remove_consumers(channels)  # one by one, 100,000 of one queue would be searched in its list each
-        for channel in channels:
-            channel.close(are_removed=True)
+        return_together([(channel, channel.begin_close()) for channel in channels])
         self.channels.clear()
         self.confirming.clear()
         self.broker.drop_exclusive_queues(self)

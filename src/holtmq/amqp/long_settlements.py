@@ -1,4 +1,4 @@
-"""Very many deliveries of one channel that end together: in steps, so that other clients have their turn.
+"""Very many deliveries of a channel or connection that end together, in steps: others have their turn.
 
 Owns: the steps and their order. Must not touch: how one delivery ends, and what becomes of its message.
 
@@ -6,8 +6,11 @@ Until its step, a delivery is like any other: it counts as unacked, a checkpoint
 client may settle it. The connection processes no frame until the last step.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import ConnectionFault
@@ -19,7 +22,16 @@ from holtmq.journal.interface import JournalFailed
 if TYPE_CHECKING:
     from holtmq.amqp.channel import Channel
 
+T = TypeVar("T")
 End = Callable[[list[int]], list[Lease]]  # ends or revokes the leases of these numbers
+_seq: Final = itemgetter(0)
+
+
+class Closing(NamedTuple):
+    """What is left to do for a channel that closes."""
+
+    queues: set[Queue]  # whose messages it holds
+    returned: Callable[[], None]  # to be called when they are back
 
 
 def is_long(channel: "Channel", deliveries: int) -> bool:
@@ -40,6 +52,59 @@ def return_in_steps(
     The newest are first: each step puts its messages before those of the step before, at the head of the
     queue. Consumers receive nothing meanwhile: they would get a message before an older one.
     """
+
+    def settle(some: list[int]) -> None:
+        channel.flow.release(end(some), failed)
+
+    newest_first = iter(sorted(numbers, reverse=True))
+    _add(channel, newest_first, settle, _holding_back(channel, queues, then))
+
+
+def return_together(channels: Sequence[tuple["Channel", Closing]]) -> None:
+    """Return the messages of all channels of a connection that ends, as those of one channel would.
+
+    Channel by channel, each message would be moved by those that older channels return after it.
+    """
+    if not channels:
+        return
+    one = channels[0][0]
+
+    def returned() -> None:
+        for _, closing in channels:
+            closing.returned()
+
+    if not is_long(one, sum(len(channel.ledger) for channel, _ in channels)):
+        one.flow.release(
+            [lease for channel, _ in channels for lease in channel.ledger.end_all()], failed=True
+        )
+        returned()
+        return
+
+    def settle(some: list[tuple[int, "Channel", int]]) -> None:
+        by_channel: dict[Channel, list[int]] = {}
+        for _, channel, number in some:
+            by_channel.setdefault(channel, []).append(number)
+        back = [channel.settling.take_back(numbers) for channel, numbers in by_channel.items()]
+        one.flow.release([lease for leases in back for lease in leases], failed=True)
+
+    newest_first = merge(*(_newest_first(channel) for channel, _ in channels), key=_seq, reverse=True)
+    queues = {queue for _, closing in channels for queue in closing.queues}
+    _add(one, newest_first, settle, _holding_back(one, queues, returned))
+
+
+def _newest_first(channel: "Channel") -> Iterator[tuple[int, "Channel", int]]:
+    """Seq, channel and number of its leases."""
+    leases = channel.ledger.by_number
+    for number in sorted(leases, reverse=True):
+        lease = leases.get(number)
+        if lease is not None:
+            yield lease.message.seq, channel, number
+
+
+def _holding_back(
+    channel: "Channel", queues: Iterable[Queue], then: Callable[[], None]
+) -> Callable[[], None]:
+    """Let these queues deliver nothing until the returned function is called."""
     held = [queue for queue in queues if isinstance(queue, WorkQueue)]
     for queue in held:
         queue.returning += 1
@@ -50,32 +115,29 @@ def return_in_steps(
             channel.flow.touch(queue)
         then()
 
-    def settle(some: list[int]) -> None:
-        channel.flow.release(end(some), failed)
-
-    _add(channel, sorted(numbers, reverse=True), settle, returned)
+    return returned
 
 
 def reject_in_steps(channel: "Channel", numbers: Iterable[int], end: End, then: Callable[[], None]) -> None:
     """Reject messages, the oldest first: dead letters keep their order. Run ``then`` after the last."""
-    _add(channel, sorted(numbers), lambda some: channel.flow.reject(end(some)), then)
+    _add(channel, iter(sorted(numbers)), lambda some: channel.flow.reject(end(some)), then)
 
 
 def _add(
-    channel: "Channel", numbers: list[int], settle: Callable[[list[int]], None], then: Callable[[], None]
+    channel: "Channel", deliveries: Iterator[T], settle: Callable[[list[T]], None], then: Callable[[], None]
 ) -> None:
     channel.connection.stall()
-    channel.broker.long_changes.add(_steps(channel, numbers, settle, then), step=1)
+    channel.broker.long_changes.add(_steps(channel, deliveries, settle, then), step=1)
 
 
 def _steps(
-    channel: "Channel", numbers: list[int], settle: Callable[[list[int]], None], then: Callable[[], None]
+    channel: "Channel", deliveries: Iterator[T], settle: Callable[[list[T]], None], then: Callable[[], None]
 ) -> Iterator[None]:
     at_once = max(1, channel.flow.per_turn.returned)
     connection = channel.connection
     try:
-        for start in range(0, len(numbers), at_once):
-            settle(numbers[start : start + at_once])
+        while some := list(islice(deliveries, at_once)):
+            settle(some)
             yield
     except JournalFailed as error:
         connection.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error)))

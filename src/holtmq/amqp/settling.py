@@ -169,7 +169,7 @@ class Settling:
             return False
         if requeue:
             return_in_steps(
-                self._channel, numbers, self._take_back, self._leased_queues(), self._channel.make_room
+                self._channel, numbers, self.take_back, self._leased_queues(), self._channel.make_room
             )
         else:
             reject_in_steps(self._channel, numbers, self._end_some, self._channel.make_room)
@@ -178,7 +178,8 @@ class Settling:
     def _end_some(self, numbers: list[int]) -> list[Lease]:
         return self._ended(self._ledger.end_some(numbers))
 
-    def _take_back(self, numbers: list[int]) -> list[Lease]:
+    def take_back(self, numbers: list[int]) -> list[Lease]:
+        """End these leases; return those whose message is still out."""
         return _not_revoked(self._end_some(numbers))
 
     def recover(self, replies: bool) -> None:
@@ -198,7 +199,7 @@ class Settling:
         """Return all messages that the channel holds to these queues, then run ``then``."""
         if is_long(self._channel, len(self._ledger)):
             numbers = list(self._ledger.by_number)
-            return_in_steps(self._channel, numbers, self._take_back, queues, then, failed)
+            return_in_steps(self._channel, numbers, self.take_back, queues, then, failed)
         else:
             self._flow.release(self._ledger.end_all(), failed)
             then()

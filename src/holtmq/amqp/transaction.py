@@ -15,21 +15,20 @@ from holtmq.broker.figures.client_counts import ChannelMessages, ClientCounts
 from holtmq.broker.flow import Flow, PublishOutcome
 from holtmq.broker.prepared_settlements import LETTER, Ending, PreparedSettlements
 from holtmq.broker.publish.placings import Placing
-from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Unpreparable
+from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Publish, Unpreparable
 from holtmq.broker.publish.publish_properties import PublishProperties
-from holtmq.broker.publish.routes import Route
+from holtmq.broker.publish.routes import SPECIAL, Route
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Lease, Ledger
 from holtmq.broker.work.outcasts import Outcasts
 from holtmq.broker.work.work_queue import WorkQueue
 
 Settle = Callable[[list[Lease]], None]
-Publish = tuple[Route, PublishProperties, bytes, bytes, bool]
 
 # A commit is one journal record of at most a gibibyte. Half of that leaves room for what is not known in
 # advance: headers of dead letters, and the encoding of bodies in streams.
 _BYTES_MAX: Final = 512 << 20
-STEP: Final = 3_000  # messages of a transaction that are routed and encoded at once: about 10 ms
+STEP: Final = 3_000  # plain messages of a transaction that are routed and encoded at once: about 10 ms
 _TRIES: Final = 3  # with a topology that changes meanwhile; then in one go
 _RECORD_MAX: Final = 1_000 << 20  # a journal record may be a little larger
 _SETTLED: Final = 0.1  # a settlement takes so much of the time of a publish, without a dead letter
@@ -63,6 +62,7 @@ class Transaction:
         "_rewritten",
         "_settled",
         "_settlements",
+        "_work",
     )
 
     def __init__(self, flow: Flow, ledger: Ledger, counts: ClientCounts, messages: ChannelMessages) -> None:
@@ -75,10 +75,11 @@ class Transaction:
         self._settlements: list[tuple[Settle, list[Lease]]] = []
         self._settled: list[tuple[Settle, list[Lease]]] = []  # not freed yet
         self._bytes = 0  # of the publishes
+        self._work = 0  # likewise, in messages that go to one queue
         self._rewritten = 0  # of messages that may be dead-lettered
         self._acks = 0
         self._refused: Counter[Queue] = Counter()  # settlements other than acks, by queue
-        self._is_plain = True  # no messages for streams, and none of their deliveries
+        self._is_plain = True  # no deliveries of streams
 
     def publish(
         self, route: Route, properties: PublishProperties, header: bytes, body: bytes, mandatory: bool
@@ -87,8 +88,7 @@ class Transaction:
         self._bytes += len(header) + len(body)
         self._check(self._bytes)
         self._publishes.append((route, properties, header, body, mandatory))
-        if route.streams:
-            self._is_plain = False
+        self._work += route.work + SPECIAL * len(properties.extra_keys)
 
     def settle(self, how: Settle, leases: list[Lease]) -> None:
         """Add a settlement. The leases end at commit; until then the client cannot settle them again."""
@@ -170,7 +170,7 @@ class Transaction:
     @property
     def is_long(self) -> bool:
         """Whether to commit in steps."""
-        return self._is_plain and len(self._publishes) + self._settling_time() > STEP
+        return self._is_plain and self._work + self._settling_time() > STEP
 
     def _settling_time(self) -> float:
         """How many publishes would take as long as the settlements."""
@@ -180,7 +180,7 @@ class Transaction:
         )
 
     def commit_in_steps(self, is_over: Callable[[], bool]) -> Generator[None, None, Committed | None]:
-        """``commit`` with other work between its steps; one message is one item.
+        """``commit`` with other work between its steps; a message is an item, or several if it takes long.
 
         Messages and dead letters are encoded in steps. Then everything is written and applied at one moment.
         None: the channel was closed meanwhile (``is_over``), and nothing has happened.
@@ -192,16 +192,11 @@ class Transaction:
                 return None
         flow.prepares = True
         try:
-            for _ in range(_TRIES):
-                prepared, unrouted, dropped = PreparedPublishes(flow), [], 0
+            for _try in range(_TRIES):
+                prepared = PreparedPublishes(flow)
                 settling = PreparedSettlements(flow, prepared)
                 try:
-                    for route, properties, header, body, mandatory in self._publishes:
-                        if not prepared.add(route, properties, header, body):
-                            if mandatory:
-                                unrouted.append((route, header, body))
-                            else:
-                                dropped += 1
+                    for _ in prepared.steps(self._publishes):
                         yield
                         if is_over():
                             return None
@@ -223,15 +218,15 @@ class Transaction:
                     continue
                 except Unpreparable:
                     break
-                self._counts.dropped += dropped
-                self._messages.dropped += dropped
+                self._counts.dropped += prepared.dropped
+                self._messages.dropped += prepared.dropped
                 flow.begin(prepared)
                 late = settling.late_acks
                 journalled = self._settle_and_write([(flow.ack, late)] if late else [])
                 self._messages.acked += self._acks - len(late)
                 self._committed, self._settled = self._publishes, self._settlements
                 self._start_anew()
-                return Committed(journalled, unrouted)
+                return Committed(journalled, prepared.unrouted)
             return self.commit()
         finally:
             flow.prepares = False
@@ -290,7 +285,7 @@ class Transaction:
 
     def _start_anew(self) -> None:
         self._publishes, self._settlements = [], []
-        self._bytes = self._rewritten = 0
+        self._bytes = self._rewritten = self._work = 0
         self._refused = Counter()
         self._acks = 0
         self._is_plain = True

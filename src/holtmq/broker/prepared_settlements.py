@@ -130,8 +130,12 @@ class PreparedSettlements:
         for queue, departures in self._by_queue.items():
             if queue.deleted or queue.options is not departures.options:
                 raise Outdated
-        if any(self._exchange_of(queue) is not exchange for queue, exchange in self._exchanges.items()):
-            raise Outdated
+        placings = self._flow.delays.placings
+        for queue, exchange in self._exchanges.items():
+            if self._exchange_of(queue) is not exchange:
+                raise Outdated
+            if exchange is not None and placings.has_line((queue.vhost, exchange.name)):
+                raise Unpreparable  # an earlier letter is not in all its queues
         if self._letters is not None:
             self._letters.check(self._returning)
 

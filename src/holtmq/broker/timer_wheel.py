@@ -102,6 +102,19 @@ class TimerWheel(Generic[T]):
             heappop(ticks)
         return None
 
+    def _enter(self, new: "dict[int, _Bucket[T]]", count: int) -> None:
+        self._waiting += count
+        buckets, ticks = self._buckets, self._ticks
+        for tick in new.keys() & buckets.keys():
+            buckets[tick].add_all(new.pop(tick))
+        buckets.update(new)
+        if len(new) > len(ticks):
+            ticks += new
+            heapify(ticks)
+        else:
+            for tick in new:
+                heappush(ticks, tick)
+
     def _forget_one(self) -> None:
         self._waiting -= 1
 
@@ -111,6 +124,31 @@ class TimerWheel(Generic[T]):
             # Otherwise a TTL of one day would keep a day of dead milliseconds: 86 million numbers.
             self._ticks = list(self._buckets)
             heapify(self._ticks)
+
+
+class TimerRun(Generic[T]):
+    """Timers that enter a wheel together. Until then they must not be cancelled."""
+
+    def __init__(self, wheel: TimerWheel[T]) -> None:
+        self._wheel = wheel
+        self._buckets: dict[int, _Bucket[T]] = {}
+        self._count = 0
+
+    def add(self, at: float, payload: T) -> Timer[T]:
+        """Make a timer for ``at``."""
+        tick = int(at * _TICKS_PER_SECOND)
+        bucket = self._buckets.get(tick)
+        if bucket is None:
+            bucket = self._buckets[tick] = _Bucket(self._wheel, tick)
+        timer = Timer(at, payload, bucket)
+        bucket.add(timer)
+        self._count += 1
+        return timer
+
+    def start(self) -> None:
+        """Add the timers to the wheel, as if they were scheduled now."""
+        self._wheel._enter(self._buckets, self._count)
+        self._buckets, self._count = {}, 0
 
 
 class _Bucket(Generic[T]):
@@ -132,6 +170,15 @@ class _Bucket(Generic[T]):
             self._sorted = False
         timers.append(timer)
         self.live += 1
+
+    def add_all(self, later: "_Bucket[T]") -> None:
+        """Take over the timers of another bucket for the same millisecond, scheduled later."""
+        timers = self._timers
+        self._sorted = self._sorted and later._sorted and timers[-1].at <= later._timers[0].at
+        for timer in later._timers:
+            timer._bucket = self
+        timers += later._timers
+        self.live += later.live
 
     def lose_one(self) -> None:
         """Count a cancelled timer. Dead entries are removed when they are over half, which bounds memory."""

@@ -41,6 +41,16 @@ class EncodedBatch:
             self._take_in()
         return offset
 
+    def absorb(self, other: EncodedBatch) -> int:
+        """Append all records of another batch, which is not used any more; what is added to their offsets."""
+        self._take_in()
+        other._take_in()
+        shift, size = self.size - FRAME_SIZE, other.size - FRAME_SIZE
+        self._checksum = combine(self._checksum, other._checksum, size)
+        self._parts += other._parts
+        self.size += size
+        return shift
+
     def _take_in(self) -> None:
         loose, self._loose = self._loose, []
         if self._loose_bytes < AS_THEY_ARE * len(loose):

@@ -273,11 +273,13 @@ class TestBroker(Inspection):
 
     def _end_thread(self) -> None:
         thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.close()
-        for held in self._held:
-            held.release()
-        self._held.clear()
+        try:
+            if thread is not None:
+                thread.close()
+        finally:
+            for held in self._held:
+                held.release()
+            self._held.clear()
 
     def _drive(self, target_ms: int) -> None:
         """Advance through every deadline before the target, so that one may trigger the next."""

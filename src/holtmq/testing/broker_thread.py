@@ -42,10 +42,12 @@ class BrokerThread:
             raise
 
     def close(self) -> None:
-        """Stop the loop and join the thread."""
+        """Stop the loop and join the thread; TimeoutError if something on the loop hangs."""
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        self._thread.join(CALL_TIMEOUT)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the broker's thread did not end within {CALL_TIMEOUT:.0f} s")
 
     def _main(self) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

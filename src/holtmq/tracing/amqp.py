@@ -13,6 +13,7 @@ from holtmq.amqp.channel import Channel
 from holtmq.amqp.connection import Connection
 from holtmq.amqp.consumer import Consumer
 from holtmq.amqp.consuming import Consuming
+from holtmq.amqp.long_settlements import Closing
 from holtmq.amqp.publish_caches import PublishCaches
 from holtmq.amqp.publish_run import PublishRun
 from holtmq.amqp.settling import Settling
@@ -128,11 +129,12 @@ class TracedChannel(Channel):
         }
         self._spans.begin("deliver", queue.name, parent, SpanKind.PRODUCER, attributes).end()
 
-    def close(self, then: Callable[[], None] | None = None, *, are_removed: bool = False) -> None:
+    def begin_close(self, then: Callable[[], None] | None = None) -> Closing:
         """Close; what was not settled is released."""
         leases = list(self.ledger.by_number.values())
-        super().close(then, are_removed=are_removed)
+        closing = super().begin_close(then)
         self.note_settled(leases, "release")
+        return closing
 
     def note_settled(self, leases: Iterable[Lease], outcome: str) -> None:
         """Make the spans of settlements, for messages that are traced."""

@@ -148,7 +148,7 @@ def test_a_crash_between_steps_leaves_it_once_in_each_queue(steps: int, checkpoi
 
 
 def test_a_crash_at_any_byte_leaves_it_in_its_queue_or_once_in_all_others() -> None:
-    cut, ends = 0, set()
+    cut, ends = 0, set[bool]()
     while len(ends) < 2:
         bench = prepared(disk := FakeDisk(cut), options=SMALL_SEGMENTS)
         bench.publish("dying", b"m" * 40)

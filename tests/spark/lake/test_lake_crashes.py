@@ -34,7 +34,7 @@ def archiver(broker: Broker, folder: Path, format: str, name: str) -> Process:
     return Process(command, folder / f"{format}-{name}.log")
 
 
-@pytest.mark.timeout(900 * ROUNDS)
+@pytest.mark.timeout(240 + 240 * ROUNDS)
 def test_killing_archivers_and_the_broker_loses_nothing_and_repeats_nothing(
     broker: Broker, tmp_path: Path
 ) -> None:

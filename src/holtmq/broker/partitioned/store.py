@@ -132,7 +132,7 @@ class PartitionedStore:
         batch: list[StateRecord] = [(_BODY, record) for record in records]
         batch += state_records
         if changes:
-            batch.append((_EVENTS, b"".join([encode(number, event) for number, event in changes])))
+            batch.append(self.events_record(changes))
         batch += work_records
         positions = self.journal.append_batch(batch)
         work_positions = positions[len(positions) - len(work_records) :]
@@ -146,6 +146,14 @@ class PartitionedStore:
         if state_records:
             self._fold_state(state_records, beside)
         return work_positions
+
+    def events_record(self, changes: Sequence[Change]) -> StateRecord:
+        """The record of these events, for a caller that writes it behind the bodies, and then ``apply``s."""
+        return _EVENTS, b"".join([encode(number, event) for number, event in changes])
+
+    def apply(self, changes: Sequence[Change], positions: Sequence[int]) -> None:
+        """Apply events whose record the caller has appended; the bodies are at ``positions``."""
+        self._apply(changes, positions)
 
     def commit_state(self, state_records: Sequence[StateRecord]) -> list[int]:
         """Write and fold records of state parts, bodies before their record; return the positions."""

@@ -11,25 +11,29 @@ Messages that enter very many queues as soon as possible are here, too, until th
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holtmq.broker.message import Message
+from holtmq.broker.publish.delayed_run import DelayedRun
 from holtmq.broker.publish.due_message import DueMessage, Origin, number_of, origin_of
 from holtmq.broker.publish.placings import TRY_AGAIN_MS, Placing, Placings
 from holtmq.broker.publish.record_batch import Accepted, Where
 from holtmq.broker.publish.wide_publishes import QueuesInParts
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import decode_delayed, encode_delayed
+from holtmq.broker.timer_wheel import ActionTimer
 from holtmq.broker.topology.destinations import Queue
 from holtmq.journal.interface import RecordUnreadable
 
 if TYPE_CHECKING:
     from holtmq.broker.flow import Flow
-    from holtmq.broker.timer_wheel import Timer
     from holtmq.broker.topology.routing import RouteWalk
 
+_ENTERED: Final = 20_000  # messages of a large transaction at once: about 5 ms
 _AT_ONCE: Final = 250  # messages tried for one queue before other work has its turn
 
 
@@ -49,12 +53,22 @@ class Delays:
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
-        self.waiting: dict[int, tuple[bool, int]] = {}  # position -> persistent, due time
-        self._timers: dict[int, Timer[Callable[[], object]]] = {}
+        self._waiting: dict[int, tuple[bool, int]] = {}
+        # Those of large transactions, still to be put there.
+        self._entering: deque[Iterator[tuple[int, tuple[bool, int]]]] = deque()
+        self._timers: dict[int, ActionTimer] = {}
+        self._runs: set[DelayedRun] = set()  # messages whose timers are here
         self._lines: dict[int, deque[int]] = {}  # queue id -> positions that it had no room for
         self.placings = Placings(flow, self)
         self._committed: list[int] | None = None  # positions of the batch that is being committed
         self.in_steps: Callable[[Iterator[None]], object] = _exhaust  # runs them, with other work in between
+
+    @property
+    def waiting(self) -> dict[int, tuple[bool, int]]:
+        """The messages that wait: position -> persistent, due time."""
+        while self._entering:
+            self._enter(sys.maxsize)
+        return self._waiting
 
     def add(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
         """Accept a message that is routed by this exchange at its time."""
@@ -75,7 +89,28 @@ class Delays:
         self.waiting[position] = (persistent, due_ms)
         if self._committed is not None:
             self._committed.append(position)
-        self._timers[position] = self._flow.timers.schedule(due_ms / 1000, lambda: self._ended(position))
+        self._timers[position] = self._flow.timers.schedule(due_ms / 1000, lambda: self.ended(position))
+
+    def prepare(self) -> DelayedRun:
+        """For many messages that are accepted at one moment."""
+        return DelayedRun(self._flow.timers, self.ended, self._runs)
+
+    def start(self, run: DelayedRun, base: int) -> None:
+        """Schedule the messages of a run, whose record was written at this position."""
+        self._entering.append(run.start(base))
+        self.in_steps(self._enter_in_steps())
+
+    def _enter_in_steps(self) -> Iterator[None]:
+        yield
+        while self._entering:
+            self._enter(_ENTERED)
+            yield
+
+    def _enter(self, most: int) -> None:
+        before = len(self._waiting)
+        self._waiting.update(islice(self._entering[0], most))
+        if len(self._waiting) - before < most:
+            self._entering.popleft()
 
     def commit(self) -> list[int]:
         """Commit the open batch; return the positions of the messages that it delays."""
@@ -158,7 +193,7 @@ class Delays:
         if any(position in line for line in self._lines.values()):
             return False
         self.stop(position)
-        return self._ended(position)
+        return self.ended(position)
 
     def cancel(self, position: int) -> None:
         """Drop a message. The caller has checked that it waits."""
@@ -172,8 +207,12 @@ class Delays:
         timer = self._timers.pop(position, None)
         if timer is not None:
             timer.cancel()
+            return
+        for run in self._runs:
+            if run.stop(position):
+                break  # it may have left the set
 
-    def _ended(self, position: int) -> bool:
+    def ended(self, position: int) -> bool:
         """Place a message, or begin to. False when it goes on waiting for a full queue."""
         self._timers.pop(position, None)
         flow = self._flow
@@ -259,7 +298,7 @@ class Delays:
         try:
             for _ in range(min(len(line), _AT_ONCE)):
                 position = line.popleft()
-                if self._ended(position) or not line or line[-1] != position:
+                if self.ended(position) or not line or line[-1] != position:
                     continue
                 wait_ms = TRY_AGAIN_MS
                 if len(queue):  # no room; but what an empty queue refuses is too large, and lets others pass

@@ -20,6 +20,7 @@ from holtmq.broker.work.work_queue import WorkQueue
 if TYPE_CHECKING:
     from holtmq.broker.publish.placings import Placing
     from holtmq.broker.publish.prepared import PreparedPublishes
+    from holtmq.broker.streams.prepared_pushes import PreparedPushes
 
 DeadLetterOn = tuple[VHost, WorkQueue, str, Reason, Message]
 Where = tuple[str, str]  # vhost and exchange
@@ -102,6 +103,10 @@ class CrossKindJournal(Protocol):
     @property
     def pending(self) -> bool:
         """Whether the open batch has more for partitioned queues than what was published."""
+        ...
+
+    def prepare(self) -> PreparedPushes:
+        """For messages that are put on streams with the record of a large transaction."""
         ...
 
     def write(

@@ -4,12 +4,17 @@ Owns: the resolved route, which publishers may cache until their vhost's version
 messages in queues.
 """
 
+from typing import Final
+
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.streams.envelopes import Envelope
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.targets import durable_ids, splits_transient
 from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.broker.work.work_queue import WorkQueue
+
+SPECIAL: Final = 4  # times the work of a message whose queues are known by its key
+LOOKED_AT: Final = 3  # bindings that are compared with headers in the time of such a message
 
 
 class Route:
@@ -28,6 +33,7 @@ class Route:
         "streams",
         "version",
         "vhost",
+        "work",
         "work_queues",
     )
 
@@ -40,6 +46,7 @@ class Route:
         result = vhost.route_of_key(exchange, routing_key)
         self.queues = result.queues
         self.envelopes: dict[PublishProperties, Envelope] = {}  # of messages for streams, by their properties
+        self.work = 1  # of a message in a transaction, compared with one for a single queue
         # Very many queues: each message looks for them in steps.
         if result.is_wide:
             self.work_queues: tuple[WorkQueue, ...] = ()
@@ -65,6 +72,8 @@ class Route:
             and len(self.work_queues) == len(result.queues)
             and not any(queue.refuses_when_full for queue in result.queues)
         )
+        if not self.simple:
+            self.work = SPECIAL + (exchange.binding_count // LOOKED_AT if exchange.needs_headers else 0)
         # If every message goes only to partitioned queues, the messages of one read are pushed together.
         streams = tuple(queue for queue in result.queues if isinstance(queue, StreamQueue))
         streams_only = not result.depends_on_message and len(streams) == len(result.queues)

@@ -66,7 +66,7 @@ class Snapshot:
     def __init__(self, broker: Broker, partitioned: PartitionedStore | None = None) -> None:
         self._counters = Counters(broker.flow.seq, broker.last_queue_id)
         self._others = [encode_change(change) for change in _others(broker)]
-        self._topology = broker.topology_records.encoded()
+        self._topology = broker.topology_records.captured()
         self._queues = QueueContents(broker.queues_by_id.values(), _leases(broker))
         self._delayed = dict(broker.flow.delayed)
         self._more: list[tuple[int, bytes]] = []
@@ -89,7 +89,7 @@ class Snapshot:
         """Records of the state, in an order that can be read."""
         yield Kind.COUNTERS, _encode(self._counters)
         yield from zip(repeat(Kind.CHANGE), self._others)
-        yield from zip(repeat(Kind.CHANGE), self._topology)
+        yield from zip(repeat(Kind.CHANGE), self._topology.encoded())
         yield from zip(repeat(Kind.QUEUE_STATE), self._queues.states())
         delayed = self._delayed.items()
         due = {position: due_ms for position, (persistent, due_ms) in delayed if persistent}

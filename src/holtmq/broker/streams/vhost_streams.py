@@ -27,6 +27,7 @@ from holtmq.broker.partitioned.requests import AckRequest
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.stream_publishes import StreamPublishes
+from holtmq.broker.streams.prepared_pushes import PreparedPushes
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.queue_options import QueueOptions
 
@@ -136,6 +137,10 @@ class Streams:
         """Discard what the open batch has for partitioned queues."""
         self._part = None
         self._settled, self._last_of_claim = [], []
+
+    def prepare(self) -> PreparedPushes:
+        """For messages that are put on streams with the record of a large transaction."""
+        return PreparedPushes(self._service, self._now, self._new_id)
 
     def write(
         self, batch: Sequence[tuple[int, bytes]], placed: Sequence[tuple[StreamQueue, Message]]

@@ -97,6 +97,7 @@ class HeadersIndex(Generic[Q]):
 
     def __init__(self) -> None:
         self._by_pair: dict[tuple[str, object] | None, _Candidates[Q]] = {}  # None: not found by a value
+        self.compared = 0  # patterns, for the last part
 
     def add(self, binding: Binding[Q]) -> None:
         identity, pattern = binding.identity, HeadersPattern.from_arguments(binding.arguments)
@@ -137,11 +138,14 @@ class HeadersIndex(Generic[Q]):
                         part.append(binding)
                         break
                     if compared >= _COMPARED:
+                        self.compared = compared
                         yield part
                         part, compared = [], 0
                 if compared >= _COMPARED:
+                    self.compared = compared
                     yield part
                     part, compared = [], 0
+        self.compared = compared
         yield part
 
 

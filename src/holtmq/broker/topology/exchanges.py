@@ -299,6 +299,11 @@ class Exchange(Generic[Q]):
         for start in range(0, len(found), _PART):
             yield self._attached(destinations_of(found[start : start + _PART]))
 
+    @property
+    def compared(self) -> int:
+        """How many bindings were compared with a message for the last part of ``route_in_parts``."""
+        return self._index.compared if isinstance(self._index, HeadersIndex) else 0
+
     def _attached(self, destinations: list[Union[Q, "Exchange[Q]"]]) -> list[Union[Q, "Exchange[Q]"]]:
         if detached := self._detached:
             return [destination for destination in destinations if id(destination) not in detached]

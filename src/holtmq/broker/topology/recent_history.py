@@ -44,6 +44,15 @@ class RecentHistory:
         while len(self._kept) > self._length or (self._bytes > _MOST_BYTES and self._kept):
             self._bytes -= _size(self._kept.popleft())
 
+    def of_same_length(self) -> "RecentHistory":
+        """An empty one, for messages that are not published yet."""
+        return RecentHistory({LENGTH_ARGUMENT: self._length})
+
+    def keep_all(self, others: "RecentHistory") -> None:
+        """Keep the messages of another one, which are newer."""
+        for message in others._kept:
+            self.keep(message, {})
+
     def messages(self) -> list[Message]:
         """What is kept, the oldest first."""
         return list(self._kept)

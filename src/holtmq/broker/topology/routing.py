@@ -77,7 +77,7 @@ class RouteWalk(Generic[Q]):
     """``route``, in parts, each of which takes about a millisecond at most. A queue may be in several
     parts. The topology may change between them; ``delays`` and ``histories`` are complete at the end."""
 
-    __slots__ = ("_parts", "delays", "depends", "histories")
+    __slots__ = ("_parts", "delays", "depends", "histories", "looked_at")
 
     def __init__(
         self,
@@ -90,6 +90,7 @@ class RouteWalk(Generic[Q]):
         delay_served: bool = False,
     ) -> None:
         self.depends = False
+        self.looked_at = 0  # bindings, in the parts so far
         self.delays: list[Delay[Q]] = []
         self.histories: list[RecentHistory] = []
         self._parts = self._walk(
@@ -137,6 +138,7 @@ class RouteWalk(Generic[Q]):
             else:
                 for part in current.route_in_parts(routing_key, headers, properties):
                     matches = matches or bool(part)
+                    self.looked_at += max(len(part), current.compared)
                     if Exchange in set(map(type, part)):
                         further = [one for one in part if isinstance(one, Exchange) and one.name not in seen]
                         seen.update(map(_name, further))

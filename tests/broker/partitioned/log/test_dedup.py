@@ -208,3 +208,39 @@ def test_no_dict_grows_beyond_a_generation(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert max(len(one.entries) for one in index._generations) <= 100
     assert len(index) == 5_005
+
+
+def test_ids_that_were_indexed_ahead_are_found_and_forgotten_like_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dedup, "_ADOPTED", 3)
+    log = MessageLog()
+    index = DedupIndex(log)
+
+    def push(*prints: int, ahead: bool = False) -> None:
+        column = array("Q", prints)
+        if ahead:
+            index.prepare(column, {print_: place for place, print_ in enumerate(prints)})
+        first = log.next_offset
+        log.append([0] * len(prints), 1_000 + first, array("I", [0] * len(prints)), column)
+        index.add(first, column)
+
+    push(1, 2, 3)
+    push(4, 5, 3, 6, ahead=True)
+    push(7, 5)
+
+    assert [list(index.candidates(print_)) for print_ in range(1, 8)] == [
+        [0],
+        [1],
+        [5, 2],
+        [3],
+        [8, 4],
+        [6],
+        [7],
+    ]
+    assert index.knows(6)
+    index.forget(6, 6)
+    index.forget(5, 8)
+    assert (index.knows(6), list(index.candidates(5))) == (False, [4])
+    index.expire(2_000, 100)
+    assert (len(index), index.floor) == (0, 9)

@@ -23,7 +23,7 @@ class Addresses:
         self._queue = queue
         self._names = len(queue.partitions), len(queue.indexes)
         self._since = queue.log.next_offset
-        self._seen: set[int] = set()
+        self._seen: dict[int, int] = {}  # fingerprint -> place
         self._fresh = True
 
     def add(self, items: Sequence[tuple[str, str]]) -> None:
@@ -32,7 +32,9 @@ class Addresses:
         self.places.extend(array("I", places))
         self.prints.extend(array("Q", prints))
         if self._fresh:
-            self._seen.update(prints)
+            self._seen.update(
+                zip(prints, range(len(self.prints) - len(prints), len(self.prints)), strict=True)
+            )
             self._fresh = len(self._seen) == len(self.prints) and self._queue.dedup.knows_none(prints)
 
     def holds(self, queue: PartitionedQueue | None) -> bool:
@@ -41,11 +43,16 @@ class Addresses:
             return self._names == (0, 0)
         return queue is self._queue and self._names == (len(queue.partitions), len(queue.indexes))
 
+    @property
+    def by_print(self) -> dict[int, int]:
+        """The place of each fingerprint, if ``all_new``."""
+        return self._seen
+
     def all_new(self) -> bool:
         """Whether no item can be a duplicate. Only messages pushed since the first step are checked."""
         log = self._queue.log
         return self._fresh and all(
-            self._seen.isdisjoint(prints) for _, prints in log.fingerprint_runs(self._since)
+            self._seen.keys().isdisjoint(prints) for _, prints in log.fingerprint_runs(self._since)
         )
 
 

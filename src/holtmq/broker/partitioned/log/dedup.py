@@ -13,6 +13,7 @@ from typing import Final
 from holtmq.broker.partitioned.log.message_log import MessageLog
 
 GENERATION: Final = 300_000  # ids; the largest dict that grows has 174,762 entries then, which takes 10 ms
+_ADOPTED: Final = 50_000  # ids of a push that may be a generation of their own; few generations are faster
 MAX_ENTRIES: Final = 4_000_000  # 90 to 145 bytes each; above it the oldest expire early, and are counted
 _BITS: Final = (1 << 60) - 1  # two digits of a Python int: 32 bytes per entry instead of 48
 _SPREAD: Final = 0x9E37_79B9_7F4A_7C15
@@ -30,16 +31,17 @@ def fingerprint(partition: int, transaction_id: str) -> int:
 
 
 class _Generation:
-    """Fingerprints of consecutive messages, from offset ``first`` on."""
+    """Fingerprints of consecutive messages, from offset ``first`` on. Offsets are relative to it."""
 
     __slots__ = ("entries", "first", "twins")
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, first: int, entries: dict[int, int] | None = None) -> None:
         self.first = first
-        self.entries: dict[int, int] = {}
+        self.entries: dict[int, int] = {} if entries is None else entries
         self.twins: dict[int, list[int]] = {}  # fingerprint -> its other offsets, if it has several
 
     def add(self, first_offset: int, prints: "array[int]") -> None:
+        first_offset -= self.first
         entries, count, before = self.entries, len(prints), len(self.entries)
         if not entries.keys().isdisjoint(prints):
             # A collision, or an id reused after its window: the older message must still be found.
@@ -55,6 +57,7 @@ class _Generation:
                     self.twins.setdefault(print_, []).append(offset)
 
     def forget(self, print_: int, offset: int) -> None:
+        offset -= self.first
         twins = self.twins.get(print_)
         if twins is None:
             if self.entries.get(print_) == offset:
@@ -75,13 +78,23 @@ class DedupIndex:
     no other client is served meanwhile. Most queues have one generation.
     """
 
-    __slots__ = ("_generations", "_log", "_newest", "floor", "forgotten_early", "forgotten_us", "limit")
+    __slots__ = (
+        "_ahead",
+        "_generations",
+        "_log",
+        "_newest",
+        "floor",
+        "forgotten_early",
+        "forgotten_us",
+        "limit",
+    )
 
     def __init__(self, log: MessageLog, max_entries: int = MAX_ENTRIES) -> None:
         self._log = log
         self.limit = max_entries  # a node with too many ids lowers it
         self._newest = _Generation(0)
         self._generations = [self._newest]  # oldest first
+        self._ahead: tuple[array[int], dict[int, int]] | None = None  # of a push that is about to be added
         self.floor = 0
         self.forgotten_early = 0
         self.forgotten_us = 0  # creation time of the newest message whose id was forgotten early
@@ -106,11 +119,22 @@ class DedupIndex:
         for one in reversed(self._generations):
             offset = one.entries.get(print_)
             if offset is not None:
-                yield offset
-                yield from reversed(one.twins.get(print_, ()))
+                yield one.first + offset
+                for twin in reversed(one.twins.get(print_, ())):
+                    yield one.first + twin
+
+    def prepare(self, prints: "array[int]", places: dict[int, int]) -> None:
+        """The next push has these fingerprints, all different, whose places were indexed ahead."""
+        assert len(places) == len(prints)
+        self._ahead = (prints, places) if len(prints) >= _ADOPTED else None
 
     def add(self, first_offset: int, prints: "array[int]") -> None:
         """Index new messages at consecutive offsets."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] is prints:
+            self._newest = _Generation(first_offset, ahead[1])
+            self._generations.append(self._newest)
+            return
         if len(self._newest.entries) + len(prints) > GENERATION and self._newest.entries:
             self._newest = _Generation(first_offset)
             self._generations.append(self._newest)
