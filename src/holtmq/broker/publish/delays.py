@@ -154,13 +154,13 @@ class Delays:
             self._go_on(position, number)
 
     def _go_on(self, position: int, number: int) -> None:
+        self.waiting[position] = True, number
         try:
             _, vhost, exchange, _, _ = decode_delayed(self._read(position, True))
-        except RecordUnreadable:
-            self.schedule(position, True, number)  # reported when it is due, which is at once
-            return
-        self.waiting[position] = True, number
-        self.placings.line_up((vhost, exchange), position)
+        except RecordUnreadable as error:
+            self.unreadable(position, error)
+        else:
+            self.placings.line_up((vhost, exchange), position)
 
     def look_at(self, position: int) -> DelayedMessage:
         """A message that waits. Raises RecordUnreadable, and reports it as damaged."""

@@ -4,8 +4,8 @@ Owns: the origin that a DELAYED record tells by its due time, the message's queu
 Must not touch: when it is placed (``delays.py``), and how (``placings.py``).
 
 A message that was delayed has the time at which its delay ends. One that enters very many queues as soon as
-possible has a number in place of it, below any time: messages with lower numbers are placed first, also after
-a restart.
+possible has a number in place of it, beyond any time: messages with lower numbers are placed first, also
+after a restart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holtmq.broker.topology.routing import RouteWalk
     from holtmq.broker.topology.vhost import QueueExchange, VHost
 
-_FIRST_TIME_MS: Final = 1_000_000_000_000  # in 2001
+_NUMBERS: Final = 1 << 62
 
 
 class Origin(Enum):
@@ -39,12 +39,12 @@ class Origin(Enum):
 
 def number_of(message: Message, origin: Origin) -> int:
     """The number in place of a due time."""
-    return message.seq << 1 | (origin is Origin.LETTER)
+    return _NUMBERS | message.seq << 1 | (origin is Origin.LETTER)
 
 
 def origin_of(due_ms: int) -> Origin:
     """What a due time, or the number in its place, says."""
-    if due_ms >= _FIRST_TIME_MS:
+    if due_ms < _NUMBERS:
         return Origin.DELAY
     return Origin.LETTER if due_ms & 1 else Origin.PUBLISH
 

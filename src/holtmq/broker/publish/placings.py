@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from holtmq.broker.topology.routing import RouteWalk
 
 TRY_AGAIN_MS: Final = 1_000
+_FOUND: Final = 15_000  # queues in one step: about 5 ms
 
 
 class Placing:
@@ -131,11 +132,12 @@ class Placings:
         flow, found = self._flow, placing.found
         self.positions.add(placing.position)
         try:
+            ids: list[int] = []
             while not found.looked_at:
-                found.find(sys.maxsize)
+                queues = found.find(len(ids) + _FOUND)
+                ids += [queue.id for queue in queues[len(ids) :]]
                 yield
             left = found.take(sys.maxsize)
-            ids = [queue.id for queue in left]
             while placing.position in self._delays.waiting and flow.journal.failed is None:
                 count = max(1, flow.per_turn.copies)
                 some, left, ids = left[:count], left[count:], ids[count:]

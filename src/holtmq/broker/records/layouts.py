@@ -58,7 +58,8 @@ LAYOUTS: Final[dict[Kind, Layout]] = {
     Kind.DELAYED: Layout(
         1,
         f"`{message_records._DELAYED.format}`: due ms, lengths of vhost and exchange; both names; "
-        "then as MESSAGE; without queues it is routed by the exchange, else it goes to these",
+        "then as MESSAGE; without queues it is routed by the exchange, else it goes to these; a due time "
+        "from 2^62 on is a number, odd for a dead letter: it is placed at once, in this order",
     ),
     Kind.DELAY_ENDED: Layout(1, "`<Q`: position of the DELAYED record"),
     Kind.QUEUE_STATE: Layout(

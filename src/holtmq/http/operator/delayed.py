@@ -12,6 +12,7 @@ from typing import Final
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
 from holtmq.broker.errors import NotFound
 from holtmq.broker.publish.delays import DelayedMessage
+from holtmq.broker.publish.due_message import Origin, origin_of
 from holtmq.http.engine.endpoints import CONFIGURE, LOOK, WRITE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
@@ -47,9 +48,9 @@ async def list_delayed(call: Call) -> object:
                 found = flow.delays.look_at(position)
             except RecordUnreadable as error:
                 if call.identity.reads_everything and not any(wanted):
-                    rows.append(
-                        {"id": str(position), "dueAt": iso_ms(due_ms * 1000), "unreadable": str(error)}
-                    )
+                    is_delayed = origin_of(due_ms) is Origin.DELAY
+                    due_at = iso_ms(due_ms * 1000) if is_delayed else None
+                    rows.append({"id": str(position), "dueAt": due_at, "unreadable": str(error)})
             else:
                 read_bytes += len(found.message.body)
                 if _is_wanted(found, *wanted) and _may(call, Action.READ, found):
