@@ -10,7 +10,7 @@ messages get numbers far ahead, and later ones continue behind them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -26,6 +26,7 @@ from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.routing import RouteWalk
 from holtmq.broker.topology.targets import durable_ids, splits_transient
 from holtmq.broker.topology.vhost import QueueExchange, VHost
+from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.encoded_batch import EncodedBatch
 from holtmq.journal.records import FRAME_SIZE
@@ -56,8 +57,45 @@ class _Targets(NamedTuple):
     work_queues: tuple[WorkQueue, ...]
     durable_ids: bytes
     persists: bool  # also messages that are not persistent
-    only_queue: WorkQueue | None
     streams: tuple[StreamQueue, ...]
+
+
+class _Lane:
+    """The messages for one queue, in order."""
+
+    __slots__ = ("_by_level", "_bytes", "_expires", "_queue")
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self._queue = queue
+        self._by_level: dict[int, list[Message]] = {}
+        self._bytes = 0
+        self._expires = False
+
+    def add(self, message: Message) -> None:
+        store = self._queue.store
+        level = store.level_of(message.priority) if isinstance(store, Levels) else 0
+        found = self._by_level.get(level)
+        if found is None:
+            found = self._by_level[level] = []
+        found.append(message)
+        self._bytes += len(message.body)
+        if message.expires_ms:
+            self._expires = True
+
+    def enqueue(self, flow: Flow) -> None:
+        """``Flow.place`` of all messages. A queue that refuses some has room for these (``check``)."""
+        queue = self._queue
+        for level, messages in self._by_level.items():
+            fifo = queue.fifo if queue.fifo is not None else queue.fifos[level]
+            fifo.inbox += messages
+        queue.bytes += self._bytes
+        if self._expires:
+            queue.expiring = True
+        flow.touch(queue)
+        if queue.limited:
+            flow.enforce_limits(queue)
+            if queue.outcasts.is_full:
+                flow.late_letters[queue] = None
 
 
 class PreparedPublishes:
@@ -71,8 +109,9 @@ class PreparedPublishes:
         self._fresh: dict[Route, Route] = {}
         self._targets: dict[tuple[int, ...], _Targets] = {}  # by ids of the queues
         self._needs_room: dict[WorkQueue, list[int]] = {}  # sizes for queues that refuse when they are full
-        # Messages with the same targets, their offsets.
-        self._runs: list[tuple[Route | _Targets, list[Message], list[int]]] = []
+        self._messages: list[Message] = []  # for work queues
+        self._offsets: list[int] = []  # of their records; 0: none
+        self._lanes: dict[WorkQueue, _Lane] = {}
         self._counts: Counter[tuple[QueueExchange, int]] = Counter()  # messages by exchange, number of queues
         self._batch = EncodedBatch()
         self.settlements: PreparedSettlements | None = None  # in the same record
@@ -112,7 +151,7 @@ class PreparedPublishes:
         self._counts[route.exchange, len(targets.work_queues)] += 1
         if not targets.work_queues:
             return False
-        self._place(self._message(route, targets.persists, properties, header, body), targets)
+        self.place(self._message(route, targets.persists, properties, header, body), targets)
         return True
 
     def _add_special(
@@ -125,7 +164,7 @@ class PreparedPublishes:
         else:
             queues = yield from self._walk(route, properties, walks)
         vhost, exchange = route.vhost, route.exchange
-        targets = self._targets_of(vhost, queues)
+        targets = self.targets_of(vhost, queues)
         delays = {delay.exchange.name: delay.delay_ms for walk in walks for delay in walk.delays}
         histories = dict.fromkeys(history for walk in walks for history in walk.histories)
         self._counts[exchange, len(queues)] += 1
@@ -133,13 +172,10 @@ class PreparedPublishes:
             return False
         message = self._message(route, route.persists, properties, header, body)
         for waits_at, delay_ms in delays.items():  # all keys, also BCC, are routed when it is due
-            self._delay(message, vhost.name, waits_at, self._now_ms + delay_ms)
+            self.delay(message, vhost.name, waits_at, self._now_ms + delay_ms)
         message.header = properties.visible_header(header)
         for history in histories:
-            kept = self._histories.get(history)
-            if kept is None:
-                kept = self._histories[history] = history.of_same_length()
-            kept.keep(unplaced(message), properties.headers)
+            self.keep(history, message, properties.headers)
         if targets.streams:
             yield from self._push(route, properties, message, targets.streams)
         if targets.work_queues:
@@ -147,7 +183,7 @@ class PreparedPublishes:
                 if queue.refuses_when_full:
                     self._needs_room.setdefault(queue, []).append(len(body))
             message.persistent = properties.persistent or targets.persists
-            self._place(message, targets)
+            self.place(message, targets)
         return bool(queues or delays)
 
     def _walk(
@@ -200,23 +236,34 @@ class PreparedPublishes:
             properties.persistent or persists,
         )
 
-    def _place(self, message: Message, targets: Route | _Targets) -> None:
+    def place(self, message: Message, targets: Route | _Targets) -> None:
+        """Put a message with a number of its own into these work queues."""
         offset = 0
         if message.persistent and targets.durable_ids:
             offset = self._batch.add(_MESSAGE, encode_message(message, targets.durable_ids))
-        runs = self._runs
-        if not runs or runs[-1][0] is not targets:
-            runs.append((targets, [], []))
-        _, messages, offsets = runs[-1]
-        messages.append(message)
-        offsets.append(offset)
+        self._messages.append(message)
+        self._offsets.append(offset)
+        for queue in targets.work_queues:
+            lane = self._lanes.get(queue)
+            if lane is None:
+                lane = self._lanes[queue] = _Lane(queue)
+            lane.add(message)
 
-    def _delay(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
+    def keep(self, history: RecentHistory, message: Message, headers: Mapping[str, object]) -> None:
+        """Remember a message in an exchange that it passes."""
+        kept = self._histories.get(history)
+        if kept is None:
+            kept = self._histories[history] = history.of_same_length()
+        kept.keep(unplaced(message), headers)
+
+    def delay(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
+        """Route a message from an exchange at a later time."""
         kind = Kind.DELAYED if message.persistent else Kind.PAGED
         offset = self._batch.add(kind, encode_delayed(message, vhost, exchange, due_ms))
         self._delays.add(offset, message.persistent, due_ms)
 
-    def _targets_of(self, vhost: VHost, queues: Collection[Queue]) -> _Targets:
+    def targets_of(self, vhost: VHost, queues: Collection[Queue]) -> _Targets:
+        """What is known of some queues. Raises Unpreparable."""
         ids = tuple([queue.id for queue in queues])
         found = self._targets.get(ids)
         if found is None:
@@ -244,7 +291,7 @@ class PreparedPublishes:
         return self._now_ms
 
     def next_seq(self) -> int:
-        """The number of one more message, which the caller enqueues."""
+        """The number of one more message, which the caller places, delays or keeps."""
         self._seq += 1
         return self._seq
 
@@ -294,13 +341,11 @@ class PreparedPublishes:
             self.settlements.apply()
         for (exchange, queues), count in self._counts.items():
             flow.count(exchange, count, count * (queues - 1))
-        for targets, messages, offsets in self._runs:
-            for message, offset in zip(messages, offsets, strict=True):
-                if offset:
-                    message.position = base + offset
-            _enqueue(flow, targets, messages)
-        if self.settlements is not None:
-            self.settlements.place_letters(base)
+        for message, offset in zip(self._messages, self._offsets, strict=True):
+            if offset:
+                message.position = base + offset
+        for lane in self._lanes.values():
+            lane.enqueue(flow)
         if self._delays:
             flow.delays.start(self._delays, base)
         if self._pushes:
@@ -308,6 +353,8 @@ class PreparedPublishes:
             flow.delays.in_steps(self._pushes.expire_ids())
         for history, kept in self._histories.items():
             history.keep_all(kept)
+        if self.settlements is not None:
+            self.settlements.count_letters()
         return [base + offset for offset in others]
 
 
@@ -316,20 +363,5 @@ def _targets(queues: Collection[Queue]) -> _Targets:
     streams = tuple(queue for queue in queues if isinstance(queue, StreamQueue))
     if splits_transient(queues):
         raise Unpreparable
-    only = work_queues[0] if len(work_queues) == 1 else None
     persists = any(queue.always_persists for queue in work_queues)
-    return _Targets(work_queues, durable_ids(work_queues), persists, only, streams)
-
-
-def _enqueue(flow: Flow, targets: Route | _Targets, messages: list[Message]) -> None:
-    queue = targets.only_queue
-    # A queue that refuses messages has room for all of them (``check``).
-    if queue is None or queue.fifo is None or (queue.limited and not queue.refuses_when_full):
-        for message in messages:
-            flow.place(message, targets.work_queues)
-        return
-    queue.fifo.inbox += messages
-    queue.bytes += sum([len(message.body) for message in messages])
-    if any(message.expires_ms for message in messages):
-        queue.expiring = True
-    flow.touch(queue)
+    return _Targets(work_queues, durable_ids(work_queues), persists, streams)
