@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from amqp_support import Client, finish, numbers, publish, step
+from amqp_support import Client, finish, new_broker, numbers, publish, step
 from rejections_support import LASTING, hold, restarted, set_up, waiting
 
 from holtmq.amqp import channel, transaction
@@ -18,9 +18,11 @@ from holtmq.amqp.methods import (
     Method,
     TxCommit,
     TxCommitOk,
+    TxSelect,
 )
 from holtmq.broker.dialect import Dialect
 from holtmq.broker.message import Message
+from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.prepared_letters import PreparedLetters
 from holtmq.broker.work.dead_letter import last_death
 from holtmq.broker.work.work_queue import WorkQueue
@@ -279,6 +281,24 @@ def test_letters_are_kept_in_the_history_of_their_exchange(client: Client, made:
     assert len(made) == 20
     assert client.bodies("dead-2") == numbers(10)
     assert broker.flow.dead_lettering.count == 10
+
+
+def test_letters_for_a_stream_are_committed_in_one_go(journal: MemoryJournal) -> None:
+    service = PartitionedService(journal)
+    client = Client(new_broker(journal, service))
+    broker, vhost = client.broker, client.broker.vhost("/")
+    broker.declare_queue(vhost, "log", durable=True, arguments={"x-queue-type": "stream"})
+    to_stream = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "log"}
+    broker.declare_queue(vhost, "q", durable=True, arguments=to_stream)
+    client.call(TxSelect())
+    journal.flush()
+    client.told()
+    hold(client, "q")
+    begin(client)
+
+    assert finished(client) == [TxCommitOk()]
+    assert service.store.queues["log"].log.durable_end == 10
+    assert unsettled(client, "q") == ([], 0)
 
 
 def test_letters_do_not_overtake_one_for_very_many_queues(journal: MemoryJournal) -> None:

@@ -38,14 +38,12 @@ class PreparedLetters:
         self._vhost = vhost
         self._version = vhost.version
         self._routes: dict[tuple[QueueExchange, str], RouteResult[Queue]] = {}  # by exchange and key
-        self._exchanges: set[str] = set()  # that the letters are published to
         self._depends = False  # the routes of some letters depend on more than that
         self._need_room: dict[WorkQueue, tuple[int, int]] = {}  # letters and bytes that a queue may refuse
         self._counts: Counter[WorkQueue] = Counter()  # letters by the queue that they come from
 
     def add(self, origin: WorkQueue, exchange: QueueExchange, reason: Reason, message: Message) -> None:
         """Make a letter. Unpreparable: it is for a stream or for very many queues."""
-        self._exchanges.add(exchange.name)
         prepared, now_ms = self._prepared, self._prepared.now_ms
         routing_key = origin.options.dead_letter_routing_key
         letter = dead_letter(
@@ -114,10 +112,7 @@ class PreparedLetters:
 
         ``returning``: messages and bytes that return to a queue in this transaction.
         """
-        placings, vhost = self._flow.delays.placings, self._vhost
-        if any(placings.has_line((vhost.name, name)) for name in self._exchanges):
-            raise Unpreparable  # they must not overtake a letter that is placed in steps
-        if vhost.version != self._version:
+        if self._vhost.version != self._version:
             self._compare_routes()
         for queue, (letters, size) in self._need_room.items():
             if queue.refuses_when_full:
