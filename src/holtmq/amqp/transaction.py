@@ -5,6 +5,7 @@ commit applies them. Must not touch: frames; the channel sends replies and retur
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import repeat
 from typing import Final, NamedTuple
 
 from holtmq.broker.errors import Conflict
@@ -25,6 +26,7 @@ Settle = Callable[[list[Lease]], None]
 _BYTES_MAX: Final = 512 << 20
 STEP: Final = 3_000  # plain messages of a transaction that are routed and encoded at once: about 10 ms
 _DISCARDED: Final = 10  # objects that are deleted in the time of a publish
+_VERY_MANY: Final = 5  # steps: then the moment of the commit takes as long as one
 _TRIES: Final = 3  # with a topology that changes meanwhile; then in one go
 
 
@@ -146,6 +148,10 @@ class Transaction:
                         if is_over():
                             return None
                     self._check(prepared.size)
+                    if len(self._publishes) > _VERY_MANY * STEP:
+                        yield from repeat(None, STEP)  # so that the rest has a step of its own
+                        if is_over():
+                            return None
                     flow.turn()  # earlier changes are not part of this record
                     prepared.check()
                 except Outdated:
