@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _AHEAD: Final = 1 << 24  # messages that others may publish meanwhile
 _MESSAGE: Final = int(Kind.MESSAGE)
-_JOIN: Final = 300  # items, to join the messages for one stream to the others
+_JOIN: Final = 1_000  # items, to join the messages for one stream to the others
 Publish = tuple[
     Route, PublishProperties, bytes, bytes, bool
 ]  # with header, body, and whether it is mandatory
