@@ -87,6 +87,18 @@ def transaction_of_many(site: Site, count: int) -> Callable[[], object]:
     return lambda: site.channel.tx_commit()
 
 
+def transaction_among_others(site: Site, count: int) -> Callable[[], object]:
+    """A message for 10,000 queues, and as many others for one queue before and behind it."""
+    _make(site, 10_000, "fanout")
+    site.channel.queue_declare("one", durable=True)
+    site.channel.tx_select()
+    for number in range(count):
+        if number == count // 2:
+            site.channel.basic_publish("wide", "k", b"x", _KEPT)
+        site.channel.basic_publish("", "one", b"x", _KEPT)
+    return lambda: site.channel.tx_commit()
+
+
 def dead_letters(site: Site, count: int) -> Callable[[], object]:
     """All messages of a queue are rejected."""
     _make(site, count, "fanout")
@@ -155,6 +167,7 @@ WAYS: dict[str, tuple[int, Prepare]] = {
     "dead letter for very many queues": (100_000, dead_letter),
     "delayed message for very many queues": (100_000, delayed),
     "tx.commit of 100 messages for many queues": (10_000, transaction_of_many),
+    "tx.commit with a message for many queues": (100_000, transaction_among_others),
     "100 dead letters for many queues": (10_000, dead_letters),
     "300 delayed messages for many queues, due at once": (10_000, delayed_together),
     "100 messages for many queues in one write": (10_000, pipelined(1)),

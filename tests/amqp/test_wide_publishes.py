@@ -18,7 +18,9 @@ from holtmq.amqp.methods import (
     QueueDelete,
 )
 from holtmq.broker.broker import Broker
+from holtmq.broker.publish.wide_publishes import QueuesInParts
 from holtmq.broker.records.recovery import recover
+from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.turn_limits import TurnLimits
 from holtmq.journal import MemoryJournal
 from holtmq.wire.properties import Properties
@@ -125,6 +127,27 @@ def test_messages_behind_it_keep_their_order(journal: MemoryJournal) -> None:
 
     assert [client.bodies(name) for name in NAMES] == [[b"1", b"2"]] * 4 + [[b"1", b"2", b"3"]]
     assert [method.delivery_tag for method in told if isinstance(method, BasicAck)] == [1, 2, 3]
+
+
+def test_a_publish_leaves_the_search_for_its_queues_to_the_first_step(
+    journal: MemoryJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = wide(journal)
+    others = [Client(client.broker) for _ in range(3)]
+    searches = []
+    find = QueuesInParts.find
+
+    def counted(queues: QueuesInParts, enough: int) -> list[Queue]:
+        searches.append(enough)
+        return find(queues, enough)
+
+    monkeypatch.setattr(QueuesInParts, "find", counted)
+    for other in others:
+        other.feed(send())
+
+    assert searches == []
+    finish(client)
+    assert waiting(client) == [3] * 5
 
 
 @pytest.mark.parametrize("size", [1, 7, 30])

@@ -226,7 +226,7 @@ class Transaction:
                 self._messages.acked += self._acks - len(late)
                 self._committed, self._settled = self._publishes, self._settlements
                 self._start_anew()
-                return Committed(journalled, prepared.unrouted)
+                return Committed(journalled, prepared.unrouted, wide=prepared.wide)
             return self.commit()
         finally:
             flow.prepares = False

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.message import Message, make_address
+from holtmq.broker.publish.due_message import Origin
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Unpreparable
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.routing import RouteResult
@@ -43,7 +44,7 @@ class PreparedLetters:
         self._counts: Counter[WorkQueue] = Counter()  # letters by the queue that they come from
 
     def add(self, origin: WorkQueue, exchange: QueueExchange, reason: Reason, message: Message) -> None:
-        """Make a letter. Unpreparable: it is for a stream or for very many queues."""
+        """Make a letter. Unpreparable: it is for a stream."""
         prepared, now_ms = self._prepared, self._prepared.now_ms
         routing_key = origin.options.dead_letter_routing_key
         letter = dead_letter(
@@ -56,7 +57,14 @@ class PreparedLetters:
             keep_cc=routing_key is None,
         )
         keys = [routing_key] if routing_key is not None else letter.routing_keys
-        routes = [self._route(exchange, key, letter) for key in keys]
+        address, seq = make_address(exchange.name, keys[0]), prepared.next_seq()
+        body, priority = message.body, message.priority
+        moved = Message(seq, address, letter.header, body, now_ms, 0, priority, message.persistent)
+        routes = self._routes_of(exchange, keys, letter)
+        if routes is None:
+            where = self._vhost.name, exchange.name
+            prepared.accept(moved, where, Origin.LETTER, is_kept=moved.persistent)
+            return
         queues = {
             queue.name: queue
             for route in routes
@@ -67,12 +75,9 @@ class PreparedLetters:
         histories = dict.fromkeys(history for route in routes for history in route.histories)
         if not (queues or delays or histories):
             return
-        targets = prepared.targets_of(self._vhost, queues.values())
+        targets = prepared.targets_of(queues.values())
         if targets.streams:
             raise Unpreparable
-        address, seq = make_address(exchange.name, keys[0]), prepared.next_seq()
-        body, priority = message.body, message.priority
-        moved = Message(seq, address, letter.header, body, now_ms, 0, priority, message.persistent)
         for history in histories:
             prepared.keep(history, moved, letter.headers)
         moved.persistent = message.persistent or targets.persists
@@ -84,21 +89,29 @@ class PreparedLetters:
         if queues or delays:
             self._counts[origin] += 1
 
+    def _routes_of(
+        self, exchange: QueueExchange, keys: list[str], letter: DeadLetter
+    ) -> list[RouteResult[Queue]] | None:
+        """Where a letter goes by each key; None: to very many queues, or behind a letter that does."""
+        vhost = self._vhost
+        if self._prepared.is_lined_up(vhost, exchange):
+            return None
+        routes = [self._route(exchange, key, letter) for key in keys]
+        is_wide = any(route.is_wide for route in routes)
+        return None if is_wide or sum(len(route.queues) for route in routes) > vhost.widest else routes
+
     def _route(self, exchange: QueueExchange, key: str, letter: DeadLetter) -> RouteResult[Queue]:
         known = self._routes.get((exchange, key))
         if known is not None:
             return known
         vhost = self._vhost
         result = vhost.route_of_key(exchange, key)
-        if result.depends_on_message and not result.is_wide:
-            self._depends = True
-            properties = self._flow.publish_properties.of(letter.header).hash_properties()
-            result = vhost.route(exchange, key, letter.headers, properties, widest=vhost.widest)
-        else:
+        if not result.depends_on_message:
             self._routes[exchange, key] = result
-        if result.is_wide:
-            raise Unpreparable
-        return result
+            return result
+        self._depends = True
+        properties = self._flow.publish_properties.of(letter.header).hash_properties()
+        return vhost.route(exchange, key, letter.headers, properties, widest=vhost.widest)
 
     def _note_room(self, queues: tuple[WorkQueue, ...], origin: WorkQueue, size: int) -> None:
         """Note what queues must have room for. A queue takes letters of its own even if it is full."""

@@ -1,9 +1,13 @@
 """Backlogs stay in memory while there is room for all; when there is not, the largest leaves first."""
 
+from heapq import nlargest
+from typing import Any
+
 import pytest
 from core_support import Bench
 
-from holtmq.broker.work import spilling_fifo
+from holtmq.broker.work import memory_budget, spilling_fifo
+from holtmq.broker.work.memory_budget import MemoryBudget
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +69,40 @@ def test_what_a_deleted_or_purged_queue_held_is_free_again() -> None:
     bench.broker.delete_queue(bench.vhost, "r")
 
     assert bench.flow.memory.used == 0
+
+
+def test_the_largest_of_many_queues_is_not_looked_for_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = 0
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal searches
+        searches += 1
+        return nlargest(*arguments, **options)
+
+    monkeypatch.setattr(memory_budget, "nlargest", counted)
+    bench, budget = Bench(), MemoryBudget()
+    queues = [bench.declare(f"q-{number}") for number in range(300)]
+    for number, queue in enumerate(queues):
+        budget.note(queue, 1_000_000 + number)
+    paged_out = []
+
+    for _ in range(len(queues)):
+        largest = budget.largest()
+        assert largest is budget.largest()
+        assert largest is not None
+        budget.note(largest, 70_000)
+        paged_out.append(largest)
+
+    assert paged_out == queues[::-1]
+    assert searches == 3
+
+
+def test_a_queue_that_becomes_the_largest_is_found_after_a_while() -> None:
+    bench, budget = Bench(), MemoryBudget()
+    stays, grows = bench.declare("stays"), bench.declare("grows")
+    budget.note(stays, 1_000_000)
+    assert budget.largest() is stays
+
+    budget.note(grows, 2_000_000)
+
+    assert grows in [budget.largest() for _ in range(2_000)]

@@ -15,8 +15,12 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holtmq.broker.message import Message, encode_message, unplaced
+from holtmq.broker.publish.due_message import DueMessage, Origin, number_of
+from holtmq.broker.publish.placings import Placing
 from holtmq.broker.publish.publish_properties import PublishProperties
+from holtmq.broker.publish.record_batch import Accepted, Where
 from holtmq.broker.publish.routes import LOOKED_AT, SPECIAL, Route
+from holtmq.broker.publish.wide_publishes import QueuesInParts
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import encode_delayed
 from holtmq.broker.streams.envelopes import envelope_of
@@ -48,7 +52,7 @@ class Outdated(Exception):
 
 
 class Unpreparable(Exception):
-    """A message is for very many queues, or may be refused, or pushes are spooled: in one go."""
+    """A message may be refused, or pushes are spooled: in one go."""
 
 
 class _Targets(NamedTuple):
@@ -118,17 +122,24 @@ class PreparedPublishes:
         self._delays = flow.delays.prepare()
         self._pushes = None if flow.cross_kind is None else flow.cross_kind.prepare()
         self._histories: dict[RecentHistory, RecentHistory] = {}  # what each of them keeps in addition
+        self._accepted: list[Accepted] = []  # messages for very many queues, by the offsets of their records
+        self._lined_up: set[Where] = set()  # exchanges of these; later messages must not overtake them
+        self.wide: list[tuple[Publish, Placing]] = []  # those that were published; the caller places them
         self.unrouted: list[tuple[Route, bytes, bytes]] = []  # mandatory messages
         self.dropped = 0  # others without a queue
 
     def steps(self, publishes: Iterable[Publish]) -> Iterator[None]:
         """Prepare messages; an item is about 3 µs of work."""
-        for given, properties, header, body, mandatory in publishes:
+        for publish in publishes:
+            given, properties, header, body, mandatory = publish
             route = self._current(given)
-            if route.simple and properties.plain:
+            if route.is_wide or (self._lined_up and self.is_lined_up(route.vhost, route.exchange)):
+                self._publish_in_steps(route, publish)
+                is_routed = True
+            elif route.simple and properties.plain:
                 is_routed = self._add(route, route, properties, header, body)
             else:
-                is_routed = yield from self._add_special(route, properties, header, body)
+                is_routed = yield from self._add_special(route, publish)
             if not is_routed:
                 if mandatory:
                     self.unrouted.append((given, header, body))
@@ -154,17 +165,19 @@ class PreparedPublishes:
         self.place(self._message(route, targets.persists, properties, header, body), targets)
         return True
 
-    def _add_special(
-        self, route: Route, properties: PublishProperties, header: bytes, body: bytes
-    ) -> Generator[None, None, bool]:
+    def _add_special(self, route: Route, publish: Publish) -> Generator[None, None, bool]:
         """Prepare a message whose key is not enough to find its queues, or that may be refused."""
+        _, properties, header, body, _ = publish
         walks: list[RouteWalk[Queue]] = []
         if route.streams and not properties.extra_keys:
             queues: Collection[Queue] = route.streams
         else:
             queues = yield from self._walk(route, properties, walks)
         vhost, exchange = route.vhost, route.exchange
-        targets = self.targets_of(vhost, queues)
+        if len(queues) > vhost.widest:
+            self._publish_in_steps(route, publish)
+            return True
+        targets = self.targets_of(queues)
         delays = {delay.exchange.name: delay.delay_ms for walk in walks for delay in walk.delays}
         histories = dict.fromkeys(history for walk in walks for history in walk.histories)
         self._counts[exchange, len(queues)] += 1
@@ -189,7 +202,7 @@ class PreparedPublishes:
     def _walk(
         self, route: Route, properties: PublishProperties, walks: list[RouteWalk[Queue]]
     ) -> Generator[None, None, Collection[Queue]]:
-        """Find the queues of a message; adds the walks to them."""
+        """Find the queues of a message, or some of very many; adds the walks to them."""
         hashed = properties.hash_properties() if route.exchange.needs_properties else None
         queues: dict[str, Queue] = {}
         for key in (route.routing_key, *properties.extra_keys):
@@ -199,6 +212,8 @@ class PreparedPublishes:
             looked_at = 0
             for part in walk:
                 queues.update([(queue.name, queue) for queue in part])
+                if len(queues) > route.vhost.widest:
+                    return queues.values()
                 yield from repeat(None, (walk.looked_at - looked_at) // LOOKED_AT)
                 looked_at = walk.looked_at
         return queues.values()
@@ -262,13 +277,37 @@ class PreparedPublishes:
         offset = self._batch.add(kind, encode_delayed(message, vhost, exchange, due_ms))
         self._delays.add(offset, message.persistent, due_ms)
 
-    def targets_of(self, vhost: VHost, queues: Collection[Queue]) -> _Targets:
+    def is_lined_up(self, vhost: VHost, exchange: QueueExchange) -> bool:
+        """Whether messages of this exchange must wait for one for very many queues."""
+        return (vhost.name, exchange.name) in self._lined_up
+
+    def _publish_in_steps(self, route: Route, publish: Publish) -> None:
+        _, properties, header, body, _ = publish
+        vhost, exchange = route.vhost, route.exchange
+        message = self._message(route, False, properties, header, body)
+        accepted = self.accept(message, (vhost.name, exchange.name), Origin.PUBLISH, is_kept=True)
+        number = accepted.number
+        due = DueMessage(vhost, exchange.name, message, properties, True, number, may_be_refused=True)
+        walks: list[RouteWalk[Queue]] = []
+        accepted.placing = Placing(0, due, QueuesInParts(due.parts(exchange, (), walks)), walks)
+        self.wide.append((publish, accepted.placing))
+        self._counts[exchange, 1] += 1
+
+    def accept(self, message: Message, where: Where, origin: Origin, is_kept: bool) -> Accepted:
+        """Prepare a message for very many queues, which it enters after the record is written."""
+        number = number_of(message, origin)
+        kind = Kind.DELAYED if is_kept else Kind.PAGED
+        offset = self._batch.add(kind, encode_delayed(message, *where, number))
+        accepted = Accepted(offset, is_kept, number, where)
+        self._accepted.append(accepted)
+        self._lined_up.add(where)
+        return accepted
+
+    def targets_of(self, queues: Collection[Queue]) -> _Targets:
         """What is known of some queues. Raises Unpreparable."""
         ids = tuple([queue.id for queue in queues])
         found = self._targets.get(ids)
         if found is None:
-            if len(queues) > vhost.widest:
-                raise Unpreparable
             found = self._targets[ids] = _targets(queues)
         return found
 
@@ -353,6 +392,8 @@ class PreparedPublishes:
             flow.delays.in_steps(self._pushes.expire_ids())
         for history, kept in self._histories.items():
             history.keep_all(kept)
+        for accepted in self._accepted:
+            flow.delays.begin(accepted, base + accepted.index)
         if self.settlements is not None:
             self.settlements.count_letters()
         return [base + offset for offset in others]

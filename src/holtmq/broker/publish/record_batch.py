@@ -30,7 +30,7 @@ Where = tuple[str, str]  # vhost and exchange
 class Accepted:
     """A message for very many queues, which it enters after the batch is written."""
 
-    index: int  # of its record
+    index: int  # of its record, or its offset
     is_kept: bool  # its record outlives a restart
     number: int  # in place of a due time
     where: Where

@@ -25,6 +25,7 @@ class Route:
         "durable_ids",
         "envelopes",
         "exchange",
+        "is_wide",
         "only_queue",
         "persists",
         "queues",
@@ -47,6 +48,8 @@ class Route:
         self.queues = result.queues
         self.envelopes: dict[PublishProperties, Envelope] = {}  # of messages for streams, by their properties
         self.work = 1  # of a message in a transaction, compared with one for a single queue
+        # Every message is for very many queues.
+        self.is_wide = result.is_wide and not result.depends_on_message
         # Very many queues: each message looks for them in steps.
         if result.is_wide:
             self.work_queues: tuple[WorkQueue, ...] = ()

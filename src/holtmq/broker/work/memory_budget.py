@@ -6,6 +6,8 @@ touch: queues; the caller makes a queue page out messages.
 
 from __future__ import annotations
 
+from heapq import nlargest
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -14,17 +16,21 @@ if TYPE_CHECKING:
 DEFAULT_BYTES: Final = 256 << 20
 MESSAGE_BYTES: Final = 512  # per message beside its body: header, address, the objects around them
 _COUNTED_FROM: Final = 64 << 10  # smaller queues are not counted
+_KNOWN: Final = 100  # of the largest queues: to look for them among 10,000 takes 1 ms
+_ASKED: Final = 1_000  # times, until they are looked for again: others may have grown
 
 
 class MemoryBudget:
     """The memory budget of one node."""
 
-    __slots__ = ("_held", "_used", "limit")
+    __slots__ = ("_asked", "_held", "_largest", "_used", "limit")
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
         self._held: dict[WorkQueue, int] = {}
         self._used = 0
+        self._largest: list[tuple[WorkQueue, int]] = []  # with their bytes then; the largest is last
+        self._asked = 0
 
     @property
     def used(self) -> int:
@@ -46,5 +52,15 @@ class MemoryBudget:
         self._held[queue] = held
 
     def largest(self) -> WorkQueue | None:
-        """The queue that holds the most bytes."""
-        return max(self._held, key=self._held.__getitem__, default=None)
+        """The queue that holds the most bytes, or did a short while ago and has paged out less than half."""
+        self._asked += 1
+        if self._asked > _ASKED:
+            self._largest.clear()
+        while self._largest:
+            queue, held = self._largest[-1]
+            if self._held.get(queue, 0) >= held // 2:
+                return queue
+            self._largest.pop()
+        self._asked = 0
+        self._largest = nlargest(_KNOWN, self._held.items(), key=itemgetter(1))[::-1]
+        return self._largest[-1][0] if self._largest else None
