@@ -57,17 +57,9 @@ class PreparedLetters:
             keep_cc=routing_key is None,
         )
         keys = [routing_key] if routing_key is not None else letter.routing_keys
-        address, body = make_address(exchange.name, keys[0]), message.body
-        moved = Message(
-            prepared.next_seq(),
-            address,
-            letter.header,
-            body,
-            now_ms,
-            0,
-            message.priority,
-            message.persistent,
-        )
+        address, seq = make_address(exchange.name, keys[0]), prepared.next_seq()
+        body, priority = message.body, message.priority
+        moved = Message(seq, address, letter.header, body, now_ms, 0, priority, message.persistent)
         routes = self._routes_of(exchange, keys, letter)
         if routes is None:
             where = self._vhost.name, exchange.name
@@ -100,7 +92,7 @@ class PreparedLetters:
     def _routes_of(
         self, exchange: QueueExchange, keys: list[str], letter: DeadLetter
     ) -> list[RouteResult[Queue]] | None:
-        """Where a letter goes; None: to very many queues, or behind a letter that does."""
+        """Where a letter goes by each key; None: to very many queues, or behind a letter that does."""
         vhost = self._vhost
         if self._prepared.is_lined_up(vhost, exchange):
             return None
@@ -114,13 +106,12 @@ class PreparedLetters:
             return known
         vhost = self._vhost
         result = vhost.route_of_key(exchange, key)
-        if result.depends_on_message:
-            self._depends = True
-            properties = self._flow.publish_properties.of(letter.header).hash_properties()
-            result = vhost.route(exchange, key, letter.headers, properties, widest=vhost.widest)
-        elif not result.is_wide:
+        if not result.depends_on_message:
             self._routes[exchange, key] = result
-        return result
+            return result
+        self._depends = True
+        properties = self._flow.publish_properties.of(letter.header).hash_properties()
+        return vhost.route(exchange, key, letter.headers, properties, widest=vhost.widest)
 
     def _note_room(self, queues: tuple[WorkQueue, ...], origin: WorkQueue, size: int) -> None:
         """Note what queues must have room for. A queue takes letters of its own even if it is full."""
