@@ -51,8 +51,10 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Hypothesis looks for a smaller example for up to five minutes: the limit must not cut that short."""
+    if config.getoption("timeout") is not None:  # on the command line
+        return
     for item in items:
         if item.get_closest_marker("hypothesis") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(600))

@@ -16,13 +16,14 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
+from holtmq.journal.interface import Journal
 from holtmq.testing.views import work_queue
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
 NOW_MS = 1_700_000_000_000
 
 
-def new_broker(journal: MemoryJournal | None = None, partitioned: PartitionedService | None = None) -> Broker:
+def new_broker(journal: Journal | None = None, partitioned: PartitionedService | None = None) -> Broker:
     """One vhost, and a guest who may do anything there."""
     broker = Broker(journal or MemoryJournal())
     streams = broker.attach(partitioned) if partitioned is not None else None

@@ -1,12 +1,10 @@
 """Large transactions with rejections and returns: in steps, with the result of a commit in one go."""
 
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from amqp_support import NOW_MS, Client, finish, new_broker, numbers, publish, step
+from amqp_support import Client, finish, numbers, publish, step
+from rejections_support import LASTING, hold, restarted, set_up, waiting
 
 from holtmq.amqp import channel, transaction
 from holtmq.amqp.methods import (
@@ -20,51 +18,21 @@ from holtmq.amqp.methods import (
     Method,
     TxCommit,
     TxCommitOk,
-    TxRollback,
-    TxSelect,
 )
-from holtmq.broker.broker import Broker
+from holtmq.broker.dialect import Dialect
 from holtmq.broker.message import Message
 from holtmq.broker.prepared_letters import PreparedLetters
-from holtmq.broker.records.checkpoint import snapshot
-from holtmq.broker.records.recovery import recover
 from holtmq.broker.work.dead_letter import last_death
-from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
 from holtmq.wire.properties import Properties
 from holtmq.wire.tables import FieldTable
 
-LASTING = Properties(delivery_mode=2)
-LETTERS: FieldTable = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-QUORUM: FieldTable = {"x-queue-type": "quorum", "x-delivery-limit": 2}
-SOURCES: dict[str, FieldTable] = {
-    "plain": {},
-    "a": LETTERS,
-    "both": {"x-dead-letter-exchange": "letters"},
-    "quorum": {**QUORUM, "x-dead-letter-exchange": "letters"},
-    "retry": {**QUORUM, **LETTERS, "x-delayed-retry-type": "all", "x-delayed-retry-min": 1_000},
-    "loop": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "loop"},
-    "short": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "narrow"},
-    "levels": {"x-max-priority": 4, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "levels-2"},
-    "lost": {"x-dead-letter-exchange": "nowhere"},
-}
-TARGETS: dict[str, FieldTable] = {
-    "dead": {},
-    "dead-2": {},
-    "narrow": {"x-max-length": 3, **LETTERS},
-    "levels-2": {"x-max-priority": 2},
-}
-
-
-def set_steps(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(transaction, "STEP", size)
-    monkeypatch.setattr(channel, "STEP", size)
-
 
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_steps(monkeypatch, 3)
+    monkeypatch.setattr(transaction, "STEP", 3)
+    monkeypatch.setattr(channel, "STEP", 3)
 
 
 @pytest.fixture
@@ -78,189 +46,6 @@ def client(journal: MemoryJournal) -> Client:
     client = set_up(journal)
     hold(client, "a")
     return client
-
-
-def set_up(journal: MemoryJournal) -> Client:
-    client = Client(new_broker(journal))
-    broker, vhost = client.broker, client.broker.vhost("/")
-    broker.exchanges.declare(vhost, "letters", "fanout", durable=True)
-    for name, arguments in {**TARGETS, **SOURCES}.items():
-        broker.declare_queue(vhost, name, durable=True, arguments=arguments)
-    broker.declare_queue(vhost, "passing", arguments=LETTERS)
-    for name in ("dead", "dead-2"):
-        broker.bind(vhost, "letters", name, "")
-    client.call(TxSelect())
-    journal.flush()
-    client.told()
-    return client
-
-
-def hold(client: Client, queue: str, count: int = 10) -> None:
-    """Publish messages to a queue and have them delivered."""
-    Client(client.broker).feed(b"".join(publish(body, queue, LASTING) for body in numbers(count)))
-    for _ in range(count):
-        client.call(BasicGet(queue))
-
-
-@contextmanager
-def no_commit_in_one_go(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def refuse(_: object) -> None:
-        raise AssertionError("this transaction can be committed in steps")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(transaction.Transaction, "commit", refuse)
-        yield
-
-
-def restarted(journal: MemoryJournal) -> Client:
-    following, found = journal.restart()
-    broker = Broker(following)
-    broker.flow.now_ms = NOW_MS
-    recover(broker, found)
-    broker.flow.turn()
-    return Client(broker)
-
-
-def waiting(broker: Broker, queue: WorkQueue) -> list[Message]:
-    store = queue.store
-    fifos = [fifo for _, fifo in store.by_level(True)] if isinstance(store, Levels) else [store]
-    return [message for fifo in fifos for message in fifo.browse(broker.flow.pager)]
-
-
-def contents(broker: Broker, after_restart: bool = False) -> dict[str, object]:
-    """What a client can see of the messages, and what a restart must bring back."""
-    broker.flow.complete()
-    found: dict[str, object] = {}
-    for queue in broker.work_queues():
-        messages = waiting(broker, queue)
-        later = [m for part in queue.held_back.values() for m in part]
-        is_counted = queue.options.deliveries_allowed is not None or not after_restart
-        found[queue.name] = (
-            [(m.body, m.header, m.address, m.priority, m.persistent) for m in messages],
-            [queue.returned.get(m.seq) for m in messages + later if is_counted],
-            sorted(m.body for m in later),
-            queue.bytes,
-        )
-    return found
-
-
-def figures(broker: Broker) -> dict[str, object]:
-    vhost = broker.vhost("/")
-    found: dict[str, object] = {"letters": broker.flow.dead_lettering.count}
-    for name, exchange in vhost.exchanges.items():
-        found[f"exchange {name}"] = (exchange.published, exchange.more_copies)
-    for queue in broker.work_queues():
-        counts = queue.figures
-        letters = counts.dead_letters.within_a_day(NOW_MS) if counts.dead_letters else None
-        found[queue.name] = (
-            queue.unacked,
-            counts.totals(queue),
-            counts.dropped,
-            counts.returned,
-            letters,
-            len(queue.returned),
-            queue.expiring,
-        )
-    return found
-
-
-class History:
-    """Random transactions of one client; the same for the same seed, however they are committed."""
-
-    def __init__(self, seed: int, journal: MemoryJournal) -> None:
-        self.rng = random.Random(seed)
-        self.journal = journal
-        self.client = set_up(journal)
-        self.other = Client(self.client.broker)
-        self.number = 0
-        self.tags: list[int] = []
-        self.last_tag = 0
-
-    def _message(self) -> bytes:
-        rng = self.rng
-        self.number += 1
-        headers: FieldTable = {"n": self.number}
-        if rng.random() < 0.2:
-            headers["CC"] = [rng.choice(["dead-2", "a"])]
-        properties = Properties(
-            delivery_mode=rng.choice([1, 2, 2]),
-            priority=rng.choice([None, 0, 1, 3, 9]),
-            expiration=rng.choice([None, None, "100000"]),
-            headers=headers,
-        )
-        key = rng.choice([*SOURCES, "passing", "nowhere"])
-        return publish(b"%d" % self.number, key, properties)
-
-    def transaction(self, checkpoint: Callable[[str], None]) -> None:
-        """Publish, take, settle, publish, commit."""
-        rng, client = self.rng, self.client
-        self.other.feed(b"".join(self._message() for _ in range(rng.randrange(40))))
-        for _ in range(rng.randrange(40)):
-            queue = rng.choice([*SOURCES, *TARGETS, "passing"])
-            if len(client.queue(queue)):
-                client.call(BasicGet(queue))
-                self.last_tag += 1
-                self.tags.append(self.last_tag)
-        while self.tags and rng.random() < 0.9:
-            self._settle()
-        client.feed(b"".join(self._message() for _ in range(rng.randrange(6))))
-        checkpoint("before")
-        if rng.random() < 0.1:
-            client.call(TxRollback())
-            client.call(BasicNack(0, multiple=True, requeue=True))
-            self.tags = []
-        client.call(TxCommit())
-        checkpoint("amid")
-        self.journal.flush()
-        finish(client)
-        checkpoint("after")
-        client.broker.flow.complete()
-        self.journal.flush()
-
-    def _settle(self) -> None:
-        rng = self.rng
-        tag = rng.choice(self.tags)
-        multiple = rng.random() < 0.2
-        ended = [one for one in self.tags if one == tag or (multiple and one < tag)]
-        self.tags = [one for one in self.tags if one not in ended]
-        if rng.random() < 0.3:
-            self.client.call(BasicAck(tag, multiple))
-        else:
-            self.client.call(BasicNack(tag, multiple, requeue=rng.random() < 0.5))
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_a_commit_in_steps_does_what_one_in_one_go_does(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    results: list[list[object]] = []
-    moments = random.Random(seed).choices(["", "before", "amid", "after"], k=6)
-    for in_steps in (False, True):
-        set_steps(monkeypatch, 2)
-        monkeypatch.setattr(transaction, "STEP", -1 if in_steps else 1 << 40)
-        journal = MemoryJournal()
-        history = History(seed, journal)
-        broker = history.client.broker
-        seen: list[object] = []
-        for moment in moments:
-
-            def checkpoint(now: str, moment: str = moment) -> None:
-                if now == moment:
-                    assert journal.checkpoint(*snapshot(broker))  # noqa: B023
-                    journal.flush()  # noqa: B023
-
-            if in_steps:
-                with no_commit_in_one_go(monkeypatch):
-                    history.transaction(checkpoint)
-            else:
-                history.transaction(checkpoint)
-            seen += [
-                contents(broker),
-                figures(broker),
-                contents(restarted(journal).broker, after_restart=True),
-            ]
-        results.append(seen)
-
-    for in_one_go, in_steps_ in zip(*results, strict=True):
-        assert in_steps_ == in_one_go
 
 
 def begin(client: Client, *methods: Method) -> None:
@@ -329,22 +114,67 @@ def test_a_queue_that_is_deleted_meanwhile_has_no_dead_letters(client: Client) -
     assert client.bodies("dead") == client.bodies("dead-2") == numbers(10)
 
 
-def test_a_policy_that_comes_meanwhile_counts_at_the_end(client: Client, journal: MemoryJournal) -> None:
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Message]:
+    """Messages for which letters were made in steps."""
+    made: list[Message] = []
+    make = PreparedLetters.add
+
+    def add(letters: PreparedLetters, queue: WorkQueue, *letter: Any) -> None:
+        made.append(letter[-1])
+        make(letters, queue, *letter)
+
+    monkeypatch.setattr(PreparedLetters, "add", add)
+    return made
+
+
+def almost_finish(client: Client, made: list[Message]) -> None:
+    """Run steps until everything is prepared, and nothing is done."""
+    while len(made) < 10:
+        step(client)
+    for _ in range(4):
+        step(client)
+    assert client.broker.long_changes
+    assert client.queue("dead").bytes == 0
+
+
+@pytest.mark.parametrize("queue", ["a", "plain"])
+def test_a_policy_that_comes_meanwhile_counts_at_the_end(
+    client: Client, made: list[Message], queue: str
+) -> None:
     hold(client, "plain")
     begin(client)
-    step(client)
-    definition: FieldTable = {"dead-letter-exchange": "", "dead-letter-routing-key": "dead-2"}
-    client.broker.policy_changes.put("/", "late", "^plain$", definition)
+    almost_finish(client, made)
+    definition: FieldTable = {"dead-letter-exchange": "letters"}
+    client.broker.policy_changes.put("/", "late", f"^{queue}$", definition)
 
     assert finished(client) == [TxCommitOk()]
-    assert client.bodies("dead") == client.bodies("dead-2") == numbers(10)
+    # The queue's own arguments come first, but an exchange of the policy has no effect on them.
+    assert client.bodies("dead-2") == ([] if queue == "a" else numbers(10))
+    assert len(client.bodies("dead")) == (10 if queue == "a" else 20)
 
 
-def test_a_dead_letter_exchange_that_comes_meanwhile_gets_the_letters(client: Client) -> None:
+def test_a_policy_that_goes_meanwhile_counts_at_the_end(journal: MemoryJournal, made: list[Message]) -> None:
+    client = set_up(journal)
+    definition: FieldTable = {"dead-letter-exchange": "letters"}
+    client.broker.policy_changes.put("/", "early", "^plain$", definition)
+    hold(client, "plain")
+    begin(client)
+    almost_finish(client, made)
+    client.broker.policy_changes.delete("/", "early")
+
+    assert finished(client) == [TxCommitOk()]
+    assert client.bodies("dead") == []
+    assert unsettled(client, "plain") == ([], 0)
+
+
+def test_a_dead_letter_exchange_that_comes_meanwhile_gets_the_letters(
+    client: Client, made: list[Message]
+) -> None:
     broker, vhost = client.broker, client.broker.vhost("/")
     hold(client, "lost")
     begin(client)
-    step(client)
+    almost_finish(client, made)
     broker.exchanges.declare(vhost, "nowhere", "fanout", durable=True)
     broker.bind(vhost, "nowhere", "dead-2", "")
 
@@ -354,22 +184,13 @@ def test_a_dead_letter_exchange_that_comes_meanwhile_gets_the_letters(client: Cl
 
 @pytest.mark.parametrize("concerns_letters", [False, True])
 def test_letters_are_made_again_only_if_their_route_has_changed(
-    journal: MemoryJournal, monkeypatch: pytest.MonkeyPatch, concerns_letters: bool
+    journal: MemoryJournal, made: list[Message], concerns_letters: bool
 ) -> None:
-    made: list[Message] = []
-    make = PreparedLetters.add
-
-    def add(letters: PreparedLetters, queue: WorkQueue, *letter: Any) -> None:
-        made.append(letter[-1])
-        make(letters, queue, *letter)
-
-    monkeypatch.setattr(PreparedLetters, "add", add)
     client = set_up(journal)
     hold(client, "both")
     begin(client)
     vhost = client.broker.vhost("/")
-    while client.broker.long_changes and len(made) < 10:
-        step(client)
+    almost_finish(client, made)
     client.broker.declare_queue(vhost, "new", durable=True)
     if concerns_letters:
         client.broker.bind(vhost, "letters", "new", "")
@@ -378,6 +199,22 @@ def test_letters_are_made_again_only_if_their_route_has_changed(
     assert len(made) == (20 if concerns_letters else 10)
     assert client.bodies("new") == (numbers(10) if concerns_letters else [])
     assert client.bodies("dead") == numbers(10)
+
+
+def test_letters_that_are_routed_by_their_headers_are_made_again(
+    journal: MemoryJournal, made: list[Message]
+) -> None:
+    client = set_up(journal)
+    broker, vhost = client.broker, client.broker.vhost("/")
+    broker.exchanges.declare(vhost, "nowhere", "headers", durable=True)
+    broker.bind(vhost, "nowhere", "dead", "", {"x-first-death-queue": "lost"})
+    hold(client, "lost")
+    begin(client)
+    almost_finish(client, made)
+    broker.bind(vhost, "nowhere", "dead-2", "", {"x-first-death-queue": "lost"})
+
+    assert finished(client) == [TxCommitOk()]
+    assert client.bodies("dead") == client.bodies("dead-2") == numbers(10)
 
 
 @pytest.mark.parametrize("room", [10, 9])
@@ -514,6 +351,28 @@ def test_messages_that_return_beyond_a_limit_are_dead_lettered(journal: MemoryJo
     assert (client.bodies("narrow"), client.bodies("dead")) == (numbers(3, first=2), numbers(2))
 
 
+def test_messages_that_return_expire_in_time(client: Client) -> None:
+    brief = Properties(delivery_mode=2, expiration="5000")
+    Client(client.broker).feed(publish(b"brief", "both", brief))
+    client.call(BasicGet("both"))
+    begin(client, BasicNack(10, multiple=True), BasicNack(11, requeue=True))
+    finished(client)
+
+    client.broker.flow.now_ms += 6_000
+    client.broker.flow.tick()
+    client.broker.flow.complete()
+
+    assert client.bodies("dead-2") == [b"brief"]
+
+
+def test_nothing_is_remembered_of_an_empty_queue(client: Client) -> None:
+    client.queue("a").returned[1] = 1  # as a restart may leave it, of a message that is gone
+    begin(client)
+    finished(client)
+
+    assert client.queue("a").returned == {}
+
+
 def test_every_letter_says_where_it_died(client: Client) -> None:
     begin(client)
     finished(client)
@@ -546,3 +405,21 @@ def test_the_channel_goes_on_with_the_next_transaction(client: Client, journal: 
     assert finished(client) == [TxCommitOk()]
     assert restarted(journal).bodies("dead") == [*numbers(10), b"001"]
     assert unsettled(client) == ([b"000"], 0)
+
+
+def test_a_letter_that_only_some_of_its_queues_keep_is_committed_in_one_go(journal: MemoryJournal) -> None:
+    client = set_up(journal)
+    broker, vhost = client.broker, client.broker.vhost("/")
+    broker.dialect = Dialect(transient_stays_transient=True)
+    broker.declare_queue(vhost, "forgets", durable=True)
+    for name in ("forgets", "quorum-2"):
+        broker.bind(vhost, "letters", name, "")
+    Client(broker).feed(b"".join(publish(body, "both") for body in numbers(5)))
+    for _ in range(5):
+        client.call(BasicGet("both"))
+    begin(client)
+
+    assert finished(client) == [TxCommitOk()]
+    assert client.bodies("forgets") == client.bodies("quorum-2") == numbers(5)
+    again = restarted(journal)
+    assert (again.bodies("forgets"), again.bodies("quorum-2")) == ([], numbers(5))

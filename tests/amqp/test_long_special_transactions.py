@@ -9,6 +9,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.records.recovery import recover
 from holtmq.journal import MemoryJournal
 from holtmq.wire.properties import Properties
+from holtmq.wire.tables import FieldValue
 
 LASTING = Properties(delivery_mode=2)
 
@@ -233,6 +234,49 @@ def test_a_message_that_is_compared_with_many_patterns_takes_several_steps(clien
 
     assert len(seen) > 600 // 3 // 3  # three patterns count as one message, and a step has three
     assert (client.bodies(), answers) == ([b"m"], [TxCommitOk()])
+
+
+def test_levels_above_the_highest_share_its_order(client: Client, journal: MemoryJournal) -> None:
+    client.broker.declare_queue(
+        client.broker.vhost("/"), "urgent", durable=True, arguments={"x-max-priority": 4}
+    )
+    priorities = [0, 9, 2, 200, 4, 9, 0, 2]
+    for body, priority in zip(numbers(8), priorities, strict=True):
+        client.feed(publish(body, "urgent", Properties(delivery_mode=2, priority=priority)))
+
+    assert stepped(client)[1] == [TxCommitOk()]
+
+    for found in (client, restarted(journal)):
+        taken = found.queue("urgent").store.take(8, found.broker.flow.pager)
+        assert [message.body for message in taken] == [numbers(8)[at] for at in (1, 3, 4, 5, 2, 7, 0, 6)]
+
+
+def test_a_queue_with_a_length_keeps_the_last_messages(client: Client) -> None:
+    broker, vhost = client.broker, client.broker.vhost("/")
+    letters: dict[str, FieldValue] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+    broker.declare_queue(vhost, "short", durable=True, arguments={"x-max-length": 3, **letters})
+    client.feed(b"".join(publish(body, "short", LASTING) for body in numbers(10)))
+
+    assert stepped(client)[1] == [TxCommitOk()]
+    broker.flow.complete()
+
+    assert client.bodies("short") == numbers(3, first=7)
+    assert client.bodies() == numbers(7)
+
+
+def test_messages_for_several_queues_keep_their_order_in_each(client: Client) -> None:
+    broker, vhost = client.broker, client.broker.vhost("/")
+    broker.declare_queue(vhost, "r", durable=True)
+    for name in ("q", "r"):
+        broker.bind(vhost, "amq.fanout", name, "")
+    for number, body in enumerate(numbers(12)):
+        exchange, key = (("", "q"), ("amq.fanout", ""), ("", "r"))[number % 3]
+        client.feed(publish(body, key, LASTING, exchange=exchange))
+
+    assert stepped(client)[1] == [TxCommitOk()]
+
+    assert client.bodies() == [body for place, body in enumerate(numbers(12)) if place % 3 != 2]
+    assert client.bodies("r") == [body for place, body in enumerate(numbers(12)) if place % 3 != 0]
 
 
 def test_the_messages_of_a_commit_are_freed_in_steps(client: Client) -> None:

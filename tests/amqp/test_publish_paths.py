@@ -70,3 +70,10 @@ def test_a_queue_that_is_being_deleted_gets_no_more_messages_on_either_path(queu
     steps: list[Step] = [*publishes, (QueueDelete(queue), 1), *publishes]
 
     assert play(steps, WHOLE, True) == play(steps, WHOLE, False)
+
+
+def test_a_policy_that_the_journal_refuses_is_in_force_on_neither_path() -> None:
+    messages: list[Step] = [Publish(1, "empty", "a.b.c", False, "none", b"x", 1, 5)]
+    steps: list[Step] = [*messages, "a policy sets an alternate", *messages]
+
+    assert play(steps, WHOLE, True, fails_at=0) == play(steps, WHOLE, False, fails_at=0)

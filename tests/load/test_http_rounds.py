@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from load_support import measured
 
 from certificates import Certificates
 from holtmq.cli import main
@@ -35,7 +36,7 @@ def test_every_workload_runs_and_loses_nothing(broker: TestBroker, name: str) ->
     if workload.messages:
         workload = replace(workload, messages=50_000 if workload.mode is HttpMode.ACK else 3_000)
 
-    seen = run_http_round(HttpTarget.at(broker.http_url), workload, 0.2, 0.05)
+    seen = measured(lambda: run_http_round(HttpTarget.at(broker.http_url), workload, 0.2, 0.05))
 
     assert seen.messages > 0
     assert seen.request_rate
@@ -48,7 +49,7 @@ def test_every_workload_runs_and_loses_nothing(broker: TestBroker, name: str) ->
 def test_a_round_leaves_no_queue_behind(broker: TestBroker) -> None:
     target = HttpTarget.at(broker.http_url)
 
-    run_http_round(target, HTTP_WORKLOADS["push-10"], 0.1, 0)
+    measured(lambda: run_http_round(target, HTTP_WORKLOADS["push-10"], 0.1, 0))
 
     with socket.create_connection((target.address.host, target.address.port), 60) as asking:
         asking.sendall(target.address.get("/api/v1/resources/queues"))
@@ -77,7 +78,7 @@ def test_a_round_that_fails_is_reported_and_not_measured(broker: TestBroker) -> 
 def test_bench_http_compares_two_brokers_and_writes_what_it_found(broker: TestBroker, tmp_path: Path) -> None:
     with TestBroker() as theirs:
         arguments = ["bench", "http", "--url", broker.http_url, "--against", theirs.http_url]
-        arguments += ["--workload", "push-10", "--seconds", "0.1", "--warm-up", "0", "--rounds", "1"]
+        arguments += ["--workload", "push-10", "--seconds", "0.5", "--warm-up", "0", "--rounds", "1"]
         arguments += ["--json", str(tmp_path / "out.json"), "--html", str(tmp_path / "out.html")]
         result = CliRunner().invoke(main, arguments)
 
@@ -109,7 +110,7 @@ def test_a_broker_with_tls_and_logins_is_measured_and_refusals_come_before_the_f
         limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0),
         http=Http(tls_cert=cert, tls_key=key, tls_port=0, anonymous="none"),
     )
-    short = ("--seconds", "0.1", "--warm-up", "0", "--rounds", "1", "--messages", "500")
+    short = ("--seconds", "0.5", "--warm-up", "0", "--rounds", "1", "--messages", "500")
 
     with TestBroker(config=config) as broker:
         port = broker.call(lambda node: node.http_tls_port)
@@ -120,12 +121,12 @@ def test_a_broker_with_tls_and_logins_is_measured_and_refusals_come_before_the_f
                 main, ["bench", "http", "--url", url, "--workload", "pop-ack-100", *short, *options]
             )
 
-        measured = bench("guest:guest@", "--tls-ca", str(certificates.authority))
+        shown = bench("guest:guest@", "--tls-ca", str(certificates.authority))
         anonymous = bench("", "--tls-ca", str(certificates.authority))
         untrusted = bench("guest:guest@")
 
-    assert measured.exit_code == 0, measured.output
-    assert "pop-ack-100" in measured.output
+    assert shown.exit_code == 0, shown.output
+    assert "pop-ack-100" in shown.output
     assert "refused (401): name a user" in anonymous.output
     assert "--tls-ca names the authority that signed it" in untrusted.output
 

@@ -113,7 +113,7 @@ def test_bench_list_names_every_workload() -> None:
 def test_bench_amqp_compares_two_brokers_and_writes_what_it_found(tmp_path: Path) -> None:
     with TestBroker() as ours, TestBroker() as theirs:
         arguments = ["bench", "amqp", "--url", ours.amqp_url, "--against", theirs.amqp_url]
-        arguments += ["--workload", "auto-ack", "--seconds", "0.1", "--warm-up", "0", "--rounds", "1"]
+        arguments += ["--workload", "auto-ack", "--seconds", "0.5", "--warm-up", "0", "--rounds", "1"]
         arguments += ["--json", str(tmp_path / "out.json"), "--html", str(tmp_path / "out.html")]
         result = CliRunner().invoke(main, arguments)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from load_support import measured
 
 from certificates import Certificates
 from holtmq.config import Amqp, Config, Limits
@@ -39,7 +40,8 @@ def test_a_round_measures_and_leaves_no_queue_behind(workload: Workload) -> None
     )
     warm_up = 0.05
     with TestBroker() as broker:
-        seen = run_round(Address.parse(broker.amqp_url), small, seconds=0.2, warm_up=warm_up)
+        address = Address.parse(broker.amqp_url)
+        seen = measured(lambda: run_round(address, small, seconds=0.2, warm_up=warm_up))
         left = broker.queues()
 
     assert seen.messages > 0
@@ -59,7 +61,8 @@ def test_a_round_measures_and_leaves_no_queue_behind(workload: Workload) -> None
 
 def test_a_fanout_counts_messages_once_and_deliveries_for_each_queue() -> None:
     with TestBroker() as broker:
-        seen = run_round(Address.parse(broker.amqp_url), WORKLOADS["fanout-5"], seconds=0.2, warm_up=0)
+        address = Address.parse(broker.amqp_url)
+        seen = measured(lambda: run_round(address, WORKLOADS["fanout-5"], seconds=0.2, warm_up=0))
 
     assert seen.deliveries >= 5 * seen.messages
 

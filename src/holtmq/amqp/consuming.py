@@ -6,7 +6,7 @@ Must not touch: how deliveries are settled (``settling.py``), the frames of basi
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -27,6 +27,7 @@ from holtmq.amqp.methods import (
 )
 from holtmq.amqp.topology import refuse_on_stream, refuse_single_active_get
 from holtmq.auth.permissions import Action
+from holtmq.broker.errors import StillExpiring
 from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.topology.destinations import Queue
@@ -262,7 +263,12 @@ class Consuming:
             self._connection.stall()
             self._broker.long_changes.then(partial(self._get_late, queue.name, no_ack))
             return
-        message = self._broker.get(work_queue)
+        try:
+            message = self._broker.get(work_queue)
+        except StillExpiring:
+            self._connection.stall()
+            self._broker.long_changes.add(self._get_in_next_step(queue.name, no_ack), step=1)
+            return
         if message is None:
             channel.send(BasicGetEmpty())
             channel.counts.get_empty += 1
@@ -271,6 +277,10 @@ class Consuming:
             channel.flow.touch(work_queue)  # the figures are sampled
             return
         self.hand_over(work_queue, message, no_ack)
+
+    def _get_in_next_step(self, name: str, no_ack: bool) -> Iterator[None]:
+        yield
+        self._get_late(name, no_ack)
 
     def _get_late(self, name: str, no_ack: bool) -> None:
         with answering_late(self._channel, BasicGet):

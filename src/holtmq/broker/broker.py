@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holtmq.auth.users import Vhost
 from holtmq.broker.dialect import HOLT, Dialect
-from holtmq.broker.errors import AccessRefused, Conflict
+from holtmq.broker.errors import AccessRefused, Conflict, StillExpiring
 from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.flow import Flow
 from holtmq.broker.jobs.board import JobBoard
@@ -110,6 +110,7 @@ class Broker:
             not (description or wanted) or (known.description, known.tags) == (description, wanted)
         ):
             return
+        self.change_log.refuse_if_failed()
         self.add_vhost(name, description, wanted)
         self.change_log.record(VhostPut(name, description, list(wanted)))
 
@@ -421,12 +422,16 @@ class Broker:
         return queue
 
     def get(self, queue: WorkQueue) -> Message | None:
-        """Take one message; it counts as unacked until its lease ends."""
+        """Take one message; it counts as unacked until its lease ends. StillExpiring: ask again later."""
         if queue.persisted:  # after a journal failure its ack could not be made durable
             self.change_log.refuse_if_failed()
         self.flow.turn()
         queue.used_ms = self.flow.now_ms
+        tries = self.flow.per_turn.expired + 1
         while len(queue) and not queue.paused:
+            if not tries:
+                raise StillExpiring(f"more messages of queue '{queue.name}' have expired than one turn drops")
+            tries -= 1
             taken = queue.take(1, self.flow.now_ms, self.flow.pager)
             self.flow.touch(queue)
             if taken:

@@ -33,5 +33,9 @@ class LimitReached(BrokerError):
     """A limit was reached: queue full, too many of something."""
 
 
+class StillExpiring(BrokerError):
+    """Very many messages have expired: a later turn finds out whether there is one behind them."""
+
+
 class JournalUnavailable(BrokerError):
     """The journal failed; nothing more can be made durable until the node is restarted."""

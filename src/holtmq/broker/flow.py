@@ -135,7 +135,10 @@ class Flow:
                     self.late_letters[queue] = None
 
     def place_all(self, queue: WorkQueue, messages: list[Message], size: int) -> None:
-        """``place`` for many messages that do not expire by themselves; ``size``: of their bodies."""
+        """``place`` for many messages that do not expire by themselves; ``size``: of their bodies.
+
+        The turn enforces the queue's limits.
+        """
         if queue.fifo is not None:
             queue.fifo.inbox += messages
         else:
@@ -143,10 +146,6 @@ class Flow:
                 queue.store.push(message)
         queue.bytes += size
         self.touch(queue)
-        if queue.limited:
-            self.enforce_limits(queue)
-            if queue.outcasts.is_full:
-                self.late_letters[queue] = None
 
     def touch(self, queue: Queue) -> None:
         """Mark a changed queue, so that it is processed before the turn ends."""

@@ -62,6 +62,7 @@ class PolicyChanges:
         """Add or replace a policy and apply it to every queue and exchange it matches."""
         self._vhosts.find(vhost)
         policy = make_policy(vhost, name, pattern, definition, apply_to, priority, operator=operator)
+        self._log.refuse_if_failed()
         (self.operator_policies if operator else self.policies).put(policy)
         self._log.record(
             PolicyPut(vhost, name, pattern, apply_to, priority, pack_table(definition), operator)
@@ -70,6 +71,7 @@ class PolicyChanges:
 
     def delete(self, vhost: str, name: str, operator: bool = False) -> None:
         """Delete a policy; its queues return to their own arguments."""
+        self._log.refuse_if_failed()
         (self.operator_policies if operator else self.policies).remove(vhost, name)
         self._log.record(PolicyDeleted(vhost, name, operator))
         self._apply_to(self._vhosts.find(vhost))

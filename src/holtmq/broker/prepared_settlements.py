@@ -150,9 +150,7 @@ class PreparedSettlements:
         for queue, departures in self._by_queue.items():
             departures.apply(flow.pager)
             flow.hold_back(queue, departures.waiting)
-            if departures.ready and queue.limited:
-                flow.enforce_limits(queue)
-            flow.touch(queue)
+            flow.touch(queue)  # its limits are enforced by the turn
 
     def place_letters(self, base: int) -> None:
         """Put the dead letters into their queues; the record of the transaction begins at ``base``."""

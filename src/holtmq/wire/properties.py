@@ -176,22 +176,26 @@ def decode_properties(data: bytes, offset: int = 0) -> Properties:
     spans = _spans(property_bytes)
     mode, priority = spans.get(_DELIVERY_MODE), spans.get(_PRIORITY)
     headers, timestamp = spans.get(_HEADERS), spans.get(_TIMESTAMP)
-    texts = {flag: _text(property_bytes, spans.get(flag)) for flag, _ in _NAMES if _is_text(flag)}
+    texts = {
+        flag: decode_text(property_bytes[start + 1 : end])
+        for flag, (start, end) in spans.items()
+        if _is_text(flag)
+    }.get
     return Properties(
-        content_type=texts[1 << 15],
-        content_encoding=texts[1 << 14],
+        content_type=texts(1 << 15),
+        content_encoding=texts(1 << 14),
         headers=decode_table(property_bytes, headers[0], headers[1])[0] if headers else None,
         delivery_mode=property_bytes[mode[0]] if mode else None,
         priority=property_bytes[priority[0]] if priority else None,
-        correlation_id=texts[1 << 10],
-        reply_to=texts[_REPLY_TO],
-        expiration=texts[_EXPIRATION],
-        message_id=texts[1 << 7],
+        correlation_id=texts(1 << 10),
+        reply_to=texts(_REPLY_TO),
+        expiration=texts(_EXPIRATION),
+        message_id=texts(1 << 7),
         timestamp=timestamp_value(_U64.unpack_from(property_bytes, timestamp[0])[0]) if timestamp else None,
-        type=texts[1 << 5],
-        user_id=texts[_USER_ID],
-        app_id=texts[1 << 3],
-        cluster_id=texts[1 << 2],
+        type=texts(1 << 5),
+        user_id=texts(_USER_ID),
+        app_id=texts(1 << 3),
+        cluster_id=texts(1 << 2),
     )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from holtmq.broker.broker import Broker
+from holtmq.broker.flow import Flow
 from holtmq.broker.message import make_address
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
-from holtmq.broker.work.timed_leases import TimedLeases
+from holtmq.broker.work import timed_leases
+from holtmq.broker.work.leases import Lease
+from holtmq.broker.work.timed_leases import TimedLeases, WorkMessage
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
 from holtmq.testing.views import work_queue
@@ -124,3 +128,60 @@ def test_an_ack_without_a_lease_means_the_oldest_loan_with_a_message_of_that_id(
     assert settle("") is AckVerdict.ACKNOWLEDGED
     assert door.settle(queue, "other", "", AckStatus.COMPLETED) is AckVerdict.ACKNOWLEDGED
     assert (door._held, door._loans, queue.unacked) == ({}, {}, 0)
+
+
+def test_very_many_waiting_pops_are_served_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timed_leases, "SERVED_AT_ONCE", 3)
+    door, queue = TimedLeases(broker), queue_of(broker)
+    served: list[WorkMessage] = []
+    for number in range(8):
+        door.wait(queue, f"lease-{number}", 1, 60, False, served.extend, lambda: None)
+    with_each = []
+
+    for number in range(8):
+        publish(broker, b"%d" % number)
+        with_each.append(len(served))
+    while broker.flow.timers.next_due() is not None and len(served) < 8:
+        before = len(served)
+        broker.flow.tick()
+        broker.flow.turn()
+        assert len(served) - before <= 3
+
+    assert with_each == [1, 2, 3, 3, 3, 3, 3, 3]
+    assert [message.payload for message in served] == [b"%d" % number for number in range(8)]
+
+
+@pytest.mark.parametrize("each", [1, 5])
+def test_very_many_expired_loans_return_in_steps_and_none_is_moved_often(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, each: int
+) -> None:
+    monkeypatch.setattr(timed_leases, "RETURNED_AT_ONCE", 10)
+    monkeypatch.setattr(timed_leases, "_LOAN", 2)
+    bodies = [b"%d" % number for number in range(100)]
+    for body in bodies:
+        publish(broker, body)
+    door, queue = TimedLeases(broker), queue_of(broker)
+    for number in range(100 // each):
+        assert len(door.pop(queue, f"lease-{number}", each, 60, auto_ack=False)) == each
+    sizes: list[int] = []
+    release = Flow.release
+
+    def count(flow: Flow, leases: Iterable[Lease], failed: bool = False) -> None:
+        some = list(leases)
+        sizes.append(len(some))
+        release(flow, some, failed)
+
+    monkeypatch.setattr(Flow, "release", count)
+
+    broker.flow.now_ms += 61_000
+    door.extend("lease-7", 60)  # it may be renewed until it is returned
+    while (due := broker.flow.timers.next_due()) is not None and due * 1000 <= broker.flow.now_ms:
+        broker.flow.tick()
+    broker.flow.turn()
+
+    assert sum(sizes) == len(queue) == 100 - each
+    assert max(sizes) <= 10 + each
+    assert len(sizes) <= 20
+    kept = [b"%d" % number for number in range(7 * each, 8 * each)]
+    found = [message.payload for message in door.pop(queue, "all", 100, 60, auto_ack=False)]
+    assert found == [body for body in bodies if body not in kept]

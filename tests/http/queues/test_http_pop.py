@@ -10,6 +10,7 @@ import pytest
 from http_support import Api, ids
 
 from holtmq.broker.partitioned.requests import Popped, Waiter
+from holtmq.http.queues import pop
 from holtmq.node import Node
 from holtmq.testing import TestBroker
 
@@ -61,6 +62,17 @@ def test_without_a_batch_one_message_is_popped_and_under_autopilot_many(api: Api
 
     assert len(api.get("/api/v1/pop/queue/q", consumerGroup="one").json()["messages"]) == 1
     assert len(api.get("/api/v1/pop/queue/q", consumerGroup="two", autopilot="true").json()["messages"]) == 3
+
+
+def test_a_pop_of_very_many_returns_some_and_the_next_one_the_rest(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop, "AT_ONCE", 3)
+    api.push("orders", *"abcde")
+
+    found = [len(api.pop("orders", batch=10_000, autoAck="true")) for _ in range(3)]
+
+    assert found == [3, 2, 0]
 
 
 def test_batch_is_a_total_and_partitions_a_cap(api: Api) -> None:

@@ -30,6 +30,7 @@ from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.routing import RouteWalk
 from holtmq.broker.topology.targets import durable_ids, splits_transient
 from holtmq.broker.topology.vhost import QueueExchange, VHost
+from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.encoded_batch import EncodedBatch
 from holtmq.journal.records import FRAME_SIZE
@@ -60,8 +61,45 @@ class _Targets(NamedTuple):
     work_queues: tuple[WorkQueue, ...]
     durable_ids: bytes
     persists: bool  # also messages that are not persistent
-    only_queue: WorkQueue | None
     streams: tuple[StreamQueue, ...]
+
+
+class _Lane:
+    """The messages for one queue, in order."""
+
+    __slots__ = ("_by_level", "_bytes", "_expires", "_queue")
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self._queue = queue
+        self._by_level: dict[int, list[Message]] = {}
+        self._bytes = 0
+        self._expires = False
+
+    def add(self, message: Message) -> None:
+        store = self._queue.store
+        level = store.level_of(message.priority) if isinstance(store, Levels) else 0
+        found = self._by_level.get(level)
+        if found is None:
+            found = self._by_level[level] = []
+        found.append(message)
+        self._bytes += len(message.body)
+        if message.expires_ms:
+            self._expires = True
+
+    def enqueue(self, flow: Flow) -> None:
+        """``Flow.place`` of all messages. A queue that refuses some has room for these (``check``)."""
+        queue = self._queue
+        for level, messages in self._by_level.items():
+            fifo = queue.fifo if queue.fifo is not None else queue.fifos[level]
+            fifo.inbox += messages
+        queue.bytes += self._bytes
+        if self._expires:
+            queue.expiring = True
+        flow.touch(queue)
+        if queue.limited:
+            flow.enforce_limits(queue)
+            if queue.outcasts.is_full:
+                flow.late_letters[queue] = None
 
 
 class PreparedPublishes:
@@ -75,8 +113,9 @@ class PreparedPublishes:
         self._fresh: dict[Route, Route] = {}
         self._targets: dict[tuple[int, ...], _Targets] = {}  # by ids of the queues
         self._needs_room: dict[WorkQueue, list[int]] = {}  # sizes for queues that refuse when they are full
-        # Messages with the same targets, their offsets.
-        self._runs: list[tuple[Route | _Targets, list[Message], list[int]]] = []
+        self._messages: list[Message] = []  # for work queues
+        self._offsets: list[int] = []  # of their records; 0: none
+        self._lanes: dict[WorkQueue, _Lane] = {}
         self._counts: Counter[tuple[QueueExchange, int]] = Counter()  # messages by exchange, number of queues
         self._batch = EncodedBatch()
         self.settlements: PreparedSettlements | None = None  # in the same record
@@ -219,12 +258,13 @@ class PreparedPublishes:
         offset = 0
         if message.persistent and targets.durable_ids:
             offset = self._batch.add(_MESSAGE, encode_message(message, targets.durable_ids))
-        runs = self._runs
-        if not runs or runs[-1][0] is not targets:
-            runs.append((targets, [], []))
-        _, messages, offsets = runs[-1]
-        messages.append(message)
-        offsets.append(offset)
+        self._messages.append(message)
+        self._offsets.append(offset)
+        for queue in targets.work_queues:
+            lane = self._lanes.get(queue)
+            if lane is None:
+                lane = self._lanes[queue] = _Lane(queue)
+            lane.add(message)
 
     def _delay(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
         kind = Kind.DELAYED if message.persistent else Kind.PAGED
@@ -333,11 +373,11 @@ class PreparedPublishes:
             self.settlements.apply()
         for (exchange, queues), count in self._counts.items():
             flow.count(exchange, count, count * (queues - 1))
-        for targets, messages, offsets in self._runs:
-            for message, offset in zip(messages, offsets, strict=True):
-                if offset:
-                    message.position = base + offset
-            _enqueue(flow, targets, messages)
+        for message, offset in zip(self._messages, self._offsets, strict=True):
+            if offset:
+                message.position = base + offset
+        for lane in self._lanes.values():
+            lane.enqueue(flow)
         if self.settlements is not None:
             self.settlements.place_letters(base)
         if self._delays:
@@ -357,20 +397,5 @@ def _targets(queues: Collection[Queue]) -> _Targets:
     streams = tuple(queue for queue in queues if isinstance(queue, StreamQueue))
     if splits_transient(queues):
         raise Unpreparable
-    only = work_queues[0] if len(work_queues) == 1 else None
     persists = any(queue.always_persists for queue in work_queues)
-    return _Targets(work_queues, durable_ids(work_queues), persists, only, streams)
-
-
-def _enqueue(flow: Flow, targets: Route | _Targets, messages: list[Message]) -> None:
-    queue = targets.only_queue
-    # A queue that refuses messages has room for all of them (``check``).
-    if queue is None or queue.fifo is None or (queue.limited and not queue.refuses_when_full):
-        for message in messages:
-            flow.place(message, targets.work_queues)
-        return
-    queue.fifo.inbox += messages
-    queue.bytes += sum([len(message.body) for message in messages])
-    if any(message.expires_ms for message in messages):
-        queue.expiring = True
-    flow.touch(queue)
+    return _Targets(work_queues, durable_ids(work_queues), persists, streams)

@@ -14,6 +14,10 @@ class ChangeLog:
         self._journal = journal
         self.changes = 0  # how many were recorded
 
+    @property
+    def has_failed(self) -> bool:
+        return self._journal.failed is not None
+
     def refuse_if_failed(self) -> None:
         """Raise if the journal has failed. Call it before a change, which could not be journalled."""
         if self._journal.failed is not None:

@@ -66,6 +66,7 @@ class AccessChanges:
                 f"{kind} is not a valid queue type: default_queue_type is one of {', '.join(types)}"
             )
         if (kind, protected) != (known.default_queue_type, known.protected_from_deletion):
+            self._log.refuse_if_failed()
             self.apply_vhost_settings(name, kind, protected)
             self._log.record(VhostSettingsPut(name, kind, protected))
 
@@ -82,11 +83,13 @@ class AccessChanges:
 
     def put_user(self, user: User) -> None:
         """Add or replace a user."""
+        self._log.refuse_if_failed()
         self.users.put_user(user)
         self._log.record(UserPut(user.name, user.password_hash, list(user.tags)))
 
     def delete_user(self, name: str) -> None:
         """Delete a user with all permissions."""
+        self._log.refuse_if_failed()
         if not self.users.delete_user(name):
             raise NotFound(f"no user '{name}'")
         self.topic_permissions.forget(user=name)
@@ -99,6 +102,7 @@ class AccessChanges:
         permissions.check()
         if self.users.user(user) is None:
             raise NotFound(f"no user '{user}'")
+        self._log.refuse_if_failed()
         self._vhosts.find(vhost).rules_changed()  # publishers cache whether the user may write here
         self.users.set_permissions(Grant(user, vhost, permissions))
         self._log.record(
@@ -107,6 +111,7 @@ class AccessChanges:
 
     def clear_permissions(self, user: str, vhost: str) -> None:
         """Remove a user's permissions in a vhost."""
+        self._log.refuse_if_failed()
         self._vhosts.find(vhost).rules_changed()
         if self.users.clear_permissions(user, vhost):
             self._log.record(PermissionDeleted(user, vhost))
@@ -116,6 +121,7 @@ class AccessChanges:
         permission.check()
         if self.users.user(permission.user) is None:
             raise NotFound(f"no user '{permission.user}'")
+        self._log.refuse_if_failed()
         self._vhosts.find(permission.vhost).rules_changed()  # publishers cache the answer
         self.topic_permissions.put(permission)
         self._log.record(
@@ -126,6 +132,7 @@ class AccessChanges:
 
     def delete_topic_permissions(self, user: str, vhost: str, exchange: str | None = None) -> bool:
         """Remove a user's topic permissions for one exchange, or all; False when there were none."""
+        self._log.refuse_if_failed()
         self._vhosts.find(vhost).rules_changed()
         if not self.topic_permissions.remove(user, vhost, exchange):
             return False
@@ -136,6 +143,7 @@ class AccessChanges:
         """Replace all limits of a vhost."""
         name = self._vhosts.find(vhost).name
         read = {key: read_limit(key, limits[key], VHOST_LIMITS, f"vhost '{vhost}'") for key in limits}
+        self._log.refuse_if_failed()
         self.limits.replace(self.limits.of_vhosts, name, read)
         self._log.record(VhostLimitsPut(name, read))
 
@@ -144,6 +152,7 @@ class AccessChanges:
         if self.users.user(user) is None:
             raise NotFound(f"no user '{user}'")
         read = {key: read_limit(key, limits[key], USER_LIMITS, f"user '{user}'") for key in limits}
+        self._log.refuse_if_failed()
         self.limits.replace(self.limits.of_users, user, read)
         self._log.record(UserLimitsPut(user, read))
 

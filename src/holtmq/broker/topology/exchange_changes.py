@@ -41,6 +41,8 @@ class ExchangeChanges:
         """Create an exchange, or check that the existing one is equivalent. True if journalled."""
         refuse_default(name)
         arguments = arguments or {}
+        if durable and name not in vhost.exchanges:
+            self._log.refuse_if_failed()
         if not vhost.declare_exchange(name, kind, durable, auto_delete, internal, arguments) or not durable:
             return False
         self._log.record(ExchangePut(vhost.name, name, kind, auto_delete, internal, pack_table(arguments)))
@@ -49,8 +51,10 @@ class ExchangeChanges:
     def delete(self, vhost: VHost, name: str, if_unused: bool = False) -> bool:
         """Delete an exchange and all bindings from and to it. True if journalled."""
         exchange = vhost.exchanges.get(name)
-        removal = vhost.delete_exchange(name, if_unused)
         durable = exchange is not None and exchange.durable
+        if durable:
+            self._log.refuse_if_failed()
+        removal = vhost.delete_exchange(name, if_unused)
         if durable:
             self._log.record(ExchangeDeleted(vhost.name, name))
         self._long_changes.add(removal.steps)
@@ -76,7 +80,10 @@ class ExchangeChanges:
         where = vhost.destination(destination, to_exchange, owner)
         arguments = arguments or {}
         exchange.refuse_excess(where, routing_key, arguments)
-        if not vhost.bind(exchange, where, routing_key, arguments) or not _lasts(exchange, where):
+        lasting = _lasts(exchange, where)
+        if lasting and self._log.has_failed and not exchange.is_bound(where, routing_key, arguments):
+            self._log.refuse_if_failed()
+        if not vhost.bind(exchange, where, routing_key, arguments) or not lasting:
             return False
         self._log.record(
             BindingPut(vhost.name, source, destination, to_exchange, routing_key, pack_table(arguments))
@@ -103,8 +110,10 @@ class ExchangeChanges:
             return False
         where = vhost.destination(destination, to_exchange, owner)
         exchange = vhost.exchange(source)
-        vhost.unbind(exchange, where, routing_key, arguments)
         lasting = _lasts(exchange, where)
+        if lasting:
+            self._log.refuse_if_failed()
+        vhost.unbind(exchange, where, routing_key, arguments)
         if lasting:
             self._log.record(
                 BindingDeleted(

@@ -34,12 +34,14 @@ class ParameterChanges:
     def put(self, parameter: Parameter) -> None:
         """Add or replace a parameter of a component."""
         self._vhosts.find(parameter.vhost)
+        self._log.refuse_if_failed()
         self.store.put(parameter)
         self._log.record(ParameterPut(parameter.vhost, parameter.component, parameter.name, parameter.value))
         self.on_changed()
 
     def delete(self, vhost: str, component: str, name: str) -> None:
         """Delete a parameter."""
+        self._log.refuse_if_failed()
         if not self.store.remove(vhost, component, name):
             raise NotFound(f"no parameter '{name}' of component '{component}' in vhost '{vhost}'")
         self._log.record(ParameterDeleted(vhost, component, name))
@@ -47,11 +49,13 @@ class ParameterChanges:
 
     def put_global(self, name: str, value: bytes) -> None:
         """Add or replace a parameter of the node."""
+        self._log.refuse_if_failed()
         self.store.put_global(name, value)
         self._log.record(GlobalParameterPut(name, value))
 
     def delete_global(self, name: str) -> None:
         """Delete a parameter of the node."""
+        self._log.refuse_if_failed()
         if not self.store.remove_global(name):
             raise NotFound(f"no global parameter '{name}'")
         self._log.record(GlobalParameterDeleted(name))

@@ -95,7 +95,7 @@ class Departures:
         if queue.returned:
             self._forgotten += [message.seq for message in messages if message.seq in queue.returned]
         if queue.persisted:
-            kept = [message for message in messages if message.persistent and message.position]
+            kept = [message for message in messages if message.persistent]
             self._positions.extend([message.position for message in kept])
             self._bytes += sum([len(message.body) for message in kept])
 

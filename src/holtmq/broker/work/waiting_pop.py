@@ -44,12 +44,13 @@ class WaitingPop:
         self._served = False
 
     def room(self) -> int:
-        """The pop's limit, until it was served."""
-        return 0 if self._served else self._limit
+        """The pop's limit, until it was served. Of very many pops, some wait for the next turn."""
+        return 0 if self._served or not self._leases.may_serve(self.queue) else self._limit
 
     def deliver(self, queue: Queue, messages: list[Message]) -> None:
         """Answer the pop."""
         self._served = True
+        self._leases.note_served()
         self._deliver(
             self._leases.hand_out(
                 self.queue, messages, self._lease_id, self._seconds, self._auto_ack, self._worker

@@ -12,7 +12,7 @@ import msgspec
 from holtmq.auth.permissions import Action
 from holtmq.auth.rights import Right
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned.commands.staging_records import Committed, PushesSuspended, Winner
+from holtmq.broker.partitioned.commands.staging_records import Committed, PushesSuspended, StagedRow, Winner
 from holtmq.http.arrow.ranges import arrow
 from holtmq.http.engine.endpoints import READ_ONLY, WRITE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
@@ -40,7 +40,10 @@ async def stage(call: Call) -> object:
     part = call.query.number("part", 0)
     defaults = {name: call.query.text(name) for name in ("queue", "partition")}
     ids = f"{writer}:{batch}:{task}.{attempt}:{part}"
-    staged = arrow().staged_rows(call.body, defaults, ids)
+    staged: list[StagedRow] = []
+    for some in arrow().staged_rows(call.body, defaults, ids):
+        staged += some
+        await asyncio.sleep(0)
     for name in {row.queue for row in staged}:
         call.require(Action.WRITE, name)
         call.context.check_partitioned(name)

@@ -270,11 +270,15 @@ class _Sink(io.RawIOBase):
         return b"".join(parts)
 
 
+_ROWS_AT_ONCE: Final = 2_000  # staged rows: about 4 ms
 _STAGED: Final = ("payload", "queue", "partition", "transaction_id", "headers", "routing_key", "priority")
 
 
-def staged_rows(body: bytes, defaults: Mapping[str, str], ids: str) -> list[StagedRow]:
-    """The rows of an IPC stream; ``ids`` is the prefix of transaction ids for rows that have none."""
+def staged_rows(body: bytes, defaults: Mapping[str, str], ids: str) -> Iterator[list[StagedRow]]:
+    """The rows of an IPC stream, some at a time: other requests may be served in between.
+
+    ``ids`` is the prefix of transaction ids for rows that have none.
+    """
     try:
         table = pa.ipc.open_stream(body).read_all()
     except pa.ArrowInvalid as error:
@@ -282,11 +286,16 @@ def staged_rows(body: bytes, defaults: Mapping[str, str], ids: str) -> list[Stag
     strangers = [name for name in table.column_names if name not in _STAGED]
     if strangers or "payload" not in table.column_names:
         raise Conflict(f"the columns are {', '.join(_STAGED)}, payload is required; got {table.column_names}")
+    for first in range(0, table.num_rows, _ROWS_AT_ONCE):
+        yield _staged(table.slice(first, _ROWS_AT_ONCE), first, defaults, ids)
+
+
+def _staged(table: pa.Table, first: int, defaults: Mapping[str, str], ids: str) -> list[StagedRow]:
     given = {name: table.column(name).to_pylist() for name in table.column_names}
     none: list[None] = [None] * table.num_rows
     rows = []
     for place, (payload, queue, partition, name, headers, key, priority) in enumerate(
-        zip(*(given.get(column, none) for column in _STAGED), strict=True)
+        zip(*(given.get(column, none) for column in _STAGED), strict=True), first
     ):
         queue = queue or defaults.get("queue")
         if payload is None or not queue:

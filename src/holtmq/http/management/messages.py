@@ -3,6 +3,7 @@
 Owns: JSON to message and back. Must not touch: routing and leases, which are the broker's.
 """
 
+import asyncio
 import base64
 import binascii
 from contextlib import suppress
@@ -14,6 +15,7 @@ import msgspec
 
 from holtmq.auth.permissions import Action
 from holtmq.auth.rights import IMPERSONATOR
+from holtmq.broker.errors import StillExpiring
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.topology.destinations import Queue
@@ -164,7 +166,13 @@ async def get(call: Call) -> object:
     flow = call.broker.flow
     try:
         while len(rows) < given.count and size < _MOST_BYTES:
-            message = call.broker.get(queue)
+            try:
+                message = call.broker.get(queue)
+            except StillExpiring:
+                if rows:
+                    break  # no other task may run while they are leased here
+                await asyncio.sleep(0)
+                continue
             if message is None:
                 break
             ledger.grant(queue, message, holder)

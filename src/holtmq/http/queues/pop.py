@@ -25,6 +25,7 @@ from holtmq.http.queues.rendering import popped_messages
 from holtmq.http.queues.work import WorkApi
 
 QUEUE_PREFIX: Final = b"/api/v1/pop/queue/"
+AT_ONCE: Final = 5_000  # most messages in one answer, which may take 40 ms; the client pops again
 _AUTOPILOT_BATCH: Final = 200
 _MOST_PARTITIONS: Final = 64
 _DEFAULT_WAIT_MS: Final = 30_000
@@ -229,7 +230,7 @@ class PopApi:
             "" if queue else query.text("namespace"),
             "" if queue else query.text("task"),
             group,
-            query.number("batch", _AUTOPILOT_BATCH if autopilot else 1, 1, self._max_batch),
+            min(query.number("batch", _AUTOPILOT_BATCH if autopilot else 1, 1, self._max_batch), AT_ONCE),
             most,
             float(lease) if lease else None,
             auto_ack,

@@ -12,6 +12,7 @@ from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
 from holtmq.broker.partitioned.service import PartitionedService, Settings
+from holtmq.broker.partitioned.waiting import waiting_pops
 from holtmq.journal import JournalCorrupt, JournalFailed, MemoryJournal
 
 
@@ -227,3 +228,47 @@ def test_names_of_partitions_that_were_popped_once_do_not_pile_up(
 
     assert len(service._popping._joined) <= 8
     assert service.journal.end == written
+
+
+def test_very_many_waiting_pops_are_served_in_turns(
+    service: PartitionedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_pops, "TRIES_AT_ONCE", 3)
+    turns: list[None] = []
+    service.line.on_dirty = lambda: turns.append(None)
+    served: list[str] = []
+    for number in range(8):
+        request = PopRequest(f"l{number}", "many", partition=f"p{number}" if number % 2 else "", group="g")
+        service.wait(Waiter(request, lambda popped: served.extend(ids(popped))), 0.0)
+    for number in range(8):
+        service.push([PushItem("many", f"p{number}", Body(f"t{number}", b"1"))], 0.0)
+    service.journal.flush()
+    rounds: list[int] = []
+
+    while turns:
+        turns.clear()
+        before = len(served)
+        service.turn(0.0)
+        rounds.append(len(served) - before)
+
+    assert max(rounds) <= 3
+    assert sorted(served) == ["t0", "t1", "t2", "t3", "t5", "t7"]  # the first four took any partition
+    assert len(service.line) == 2
+
+
+def test_ended_leases_are_forgotten_a_few_at_a_time(
+    service: PartitionedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(popping, "_FEW_HOMES", 8)
+    service.push([PushItem("held", "p", Body("held", b"1"))], 0.0)
+    service.journal.flush()
+    assert service.pop(PopRequest("kept", "held", lease_seconds=1e6), 0.0) is not None
+
+    for number in range(100):
+        push(service, f"x{number}", f"t{number}")
+        service.journal.flush()
+        request = PopRequest(f"l{number}", "q", partition=f"x{number}", lease_seconds=1)
+        assert service.pop(request, 10.0 * number) is not None
+
+    assert [home.name for home in service._popping.homes("kept")] == ["held"]
+    assert len(service._popping._homes) < 8 + 4

@@ -7,6 +7,7 @@ the end of a lease, delay or window. Must not touch: clocks (``at`` and ``now`` 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
+from typing import Final
 
 from holtmq.broker.partitioned.events import Acked, Pushed, QueueConfigured, QueueEvent
 from holtmq.broker.partitioned.queue import PartitionedQueue
@@ -14,6 +15,7 @@ from holtmq.broker.partitioned.requests import Popped, PopRequest, Waiter
 from holtmq.broker.partitioned.waiting.wide_pops import WideLines, matches
 from holtmq.journal.interface import JournalFailed
 
+TRIES_AT_ONCE: Final = 300  # pops for waiters in one turn: about 13 ms
 _ANY = ""
 _Line = OrderedDict[Waiter, None]  # in order of arrival; removal takes constant time
 _Key = tuple[str, str, str]  # queue, group, partition (blank: any)
@@ -246,28 +248,35 @@ class WaitingLine:
             self._mark_wide(key)
 
     def serve(self, now: float) -> None:
-        """Serve the woken waiters, in order of arrival."""
-        while self._dirty or self._dirty_wide:
+        """Serve the woken waiters, in order of arrival; of very many only some, the next turn goes on."""
+        tries = TRIES_AT_ONCE
+        while tries and (self._dirty or self._dirty_wide):
             narrow, wide = deque(self._dirty), deque(self._dirty_wide)
             self._dirty.clear()
             self._dirty_wide.clear()
             try:
-                while narrow:
+                while narrow and tries:
                     key = narrow.popleft()
                     if line := self._lines.get(key):
-                        self._serve_line(line, now)
-                while wide:
+                        tries = self._serve_line(line, now, tries)
+                        if not tries:
+                            narrow.appendleft(key)
+                while wide and tries:
                     wide_key = wide.popleft()
                     if line := self._wide.get(wide_key):
-                        self._serve_wide(wide_key, line, now)
+                        tries = self._serve_wide(wide_key, line, now, tries)
+                        if not tries:
+                            wide.appendleft(wide_key)
             finally:
-                if narrow or wide:  # an error in one queue must not block the others
+                if narrow or wide:  # also after an error: one queue must not block the others
                     self._dirty.update(dict.fromkeys(narrow))
                     self._dirty_wide.update(dict.fromkeys(wide))
                     self.on_dirty()
 
-    def _serve_line(self, line: _Line, now: float) -> None:
-        while line:
+    def _serve_line(self, line: _Line, now: float, tries: int) -> int:
+        """Serve at most so many; return how many tries are left, 0 if some may still wait for their turn."""
+        while line and tries:
+            tries -= 1
             waiter = next(iter(line))
             popped = self._try(waiter, now)
             if waiter.done:
@@ -276,24 +285,27 @@ class WaitingLine:
                 queue = self._queues.get(waiter.request.queue)
                 if queue is not None:
                     self.plan(queue, waiter.request.group)
-                return
+                return tries
             del line[waiter]
             self._left(waiter.request)
             _deliver(waiter, popped)
+        return tries
 
-    def _serve_wide(self, key: _Wide, line: _Line, now: float) -> None:
-        while line:
+    def _serve_wide(self, key: _Wide, line: _Line, now: float, tries: int) -> int:
+        while line and tries:
+            tries -= 1
             waiter = next(iter(line))
             popped = self._try(waiter, now)
             if waiter.done:
                 continue
             if popped is None:
                 self._plan_wide(key)
-                return
+                return tries
             del line[waiter]
             if not line:
                 del self._wide[key]
             _deliver(waiter, popped)
+        return tries
 
     def _try(self, waiter: Waiter, now: float) -> Popped | None:
         """Pop for a waiter; if that fails, the waiter gives up and does not block the others."""
