@@ -209,6 +209,23 @@ def test_many_letters_wait_in_the_journal_and_one_is_placed_at_a_time(bench: Ben
     assert bench.flow.dead_lettering.count == len(bodies)
 
 
+def test_queues_that_wait_for_their_turn_do_not_add_up(bench: Bench) -> None:
+    for number in range(20):
+        bench.declare(f"more-{number}")
+        bench.broker.bind(bench.vhost, "wide", f"more-{number}", "")
+    reject(bench, b"m")
+    bench.flow.per_turn = TurnLimits(copies=2, queues=1)
+    waiting = []
+
+    while bench.broker.long_changes:
+        bench.flow.tick()
+        bench.turn()
+        waiting.append(len(bench.flow.dirty))
+
+    assert max(waiting) <= 3
+    assert len(bench.bodies("more-19")) == 1
+
+
 def test_an_expired_letter_does_not_return_to_its_queue_and_a_rejected_one_does() -> None:
     bench = prepared(FakeDisk(1), TO_WIDE | {"x-message-ttl": 10})
     bench.broker.bind(bench.vhost, "wide", "dying", "")

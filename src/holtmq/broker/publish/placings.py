@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.message import unplaced
 from holtmq.broker.publish.due_message import DueMessage, Origin
+from holtmq.broker.publish.wide_publishes import between_steps
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import encode_delayed
 from holtmq.broker.topology.queue_options import Overflow
@@ -138,6 +139,7 @@ class Placings:
                 ids += [queue.id for queue in queues[len(ids) :]]
                 yield
             left = found.take(sys.maxsize)
+            ids += [queue.id for queue in left[len(ids) :]]
             while placing.position in self._delays.waiting and flow.journal.failed is None:
                 count = max(1, flow.per_turn.copies)
                 some, left, ids = left[:count], left[count:], ids[count:]
@@ -149,7 +151,7 @@ class Placings:
                 self.positions.add(following)
                 placing.position = following
                 self._delays.stop(following)
-                yield
+                yield from between_steps(flow)
         except Exception:
             flow.abort()
             self._delays.schedule(placing.position, placing.due.is_kept, flow.now_ms + TRY_AGAIN_MS)

@@ -23,7 +23,7 @@ from holtmq.broker.publish.routes import LOOKED_AT, SPECIAL, Route
 from holtmq.broker.publish.wide_publishes import QueuesInParts
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import encode_delayed
-from holtmq.broker.streams.envelopes import envelope_of
+from holtmq.broker.streams.envelopes import Envelope, envelope_of
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.recent_history import RecentHistory
@@ -146,9 +146,6 @@ class PreparedPublishes:
                 else:
                     self.dropped += 1
             yield
-        if self._pushes is not None:
-            for _ in self._pushes.join(self._batch):
-                yield from repeat(None, _JOIN)
 
     def _add(
         self,
@@ -218,6 +215,20 @@ class PreparedPublishes:
                 looked_at = walk.looked_at
         return queues.values()
 
+    def join(self) -> Iterator[None]:
+        """Put everything into one record, in items as those of ``steps``; nothing is added afterwards."""
+        if self._pushes is not None:
+            for _ in self._pushes.join(self._batch):
+                yield from repeat(None, _JOIN)
+
+    def push(
+        self, message: Message, streams: Collection[StreamQueue], envelope: Envelope | None = None
+    ) -> None:
+        """Prepare a message for streams; the envelope, if it is known."""
+        for stream in streams:
+            assert self._pushes is not None
+            self._pushes.add(stream, message, envelope)
+
     def _push(
         self,
         route: Route,
@@ -225,15 +236,13 @@ class PreparedPublishes:
         message: Message,
         streams: Collection[StreamQueue],
     ) -> Iterator[None]:
-        assert self._pushes is not None
         envelope = None
         if properties.visible_bytes is None:
             envelope = route.envelopes.get(properties)
             if envelope is None:
                 envelope = envelope_of(route.exchange.name, route.routing_key, properties)
-        for stream in streams:
-            self._pushes.add(stream, message, envelope)
-            yield from repeat(None, SPECIAL - 1)
+        self.push(message, streams, envelope)
+        yield from repeat(None, len(streams) * (SPECIAL - 1))
 
     def _message(
         self, route: Route, persists: bool, properties: PublishProperties, header: bytes, body: bytes

@@ -86,4 +86,11 @@ def in_steps(
             journalled = journalled or recorded
         elif queues.looked_at:
             return wanted, accepted, journalled
+        yield from between_steps(flow)
+
+
+def between_steps(flow: Flow) -> Iterator[None]:
+    """Wait for two turns if one is not enough for the queues of a step: each turn looks at all that wait."""
+    yield
+    if len(flow.dirty) > flow.per_turn.queues:
         yield
