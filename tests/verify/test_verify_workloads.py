@@ -13,7 +13,8 @@ from holtmq.testing import TestBroker
 from holtmq.verify import amqp_workload
 from holtmq.verify.amqp_client import AmqpClient
 from holtmq.verify.amqp_workload import PLAIN, AmqpWorkload
-from holtmq.verify.http_workload import HttpWorkload
+from holtmq.verify.http_client import HttpClient
+from holtmq.verify.http_workload import PARTITIONS, STORE, HttpWorkload, new_item, place_of
 from holtmq.verify.record import make_body
 from holtmq.verify.workload import Ports
 
@@ -71,3 +72,33 @@ async def test_deliveries_that_are_late_are_not_called_lost(monkeypatch: pytest.
             found = await workload.read(ports)
 
     assert found[PLAIN] == bodies
+
+
+@pytest.mark.parametrize("most", [0, 1_000], ids=["purged", "released"])
+async def test_what_was_leased_for_reading_is_released_again_after_a_lost_answer_or_a_restart(
+    most: int,
+) -> None:
+    workload = HttpWorkload()
+    with TestBroker(clock="real") as broker:
+        ports = Ports(broker.amqp_port, broker.http_port)
+        async with asyncio.timeout(60):
+            await workload.prepare(ports)
+            with closing(await HttpClient.connect(ports.http)) as client:
+                for partition in PARTITIONS:
+                    name = workload.record.next_name(place_of(STORE, partition), "p")
+                    item = new_item(STORE, partition, name, 0)
+                    await client.post("/api/v1/push", {"items": [item]})
+                    workload.record.confirm(name)
+            workload.record.compare(await workload.read(ports))
+            held = list(workload._being_read)
+            await workload.finish_reading(ports, most)
+            workload._being_read += held  # the answer was lost
+
+            await workload.finish_reading(ports, most)
+
+            assert workload.watch.refusals == []
+            assert not workload.record.compare(await workload.read(ports)).lost
+            await asyncio.to_thread(broker.restart)
+            await workload.finish_reading(ports, most)
+
+    assert workload.watch.refusals == []

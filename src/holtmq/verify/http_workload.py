@@ -8,17 +8,17 @@ A place in the record is one partition as its group sees it: the messages the gr
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Final, TypedDict
 
 import msgspec
 
 from holtmq.verify.http_client import HttpClient
 from holtmq.verify.record import Record, make_body
-from holtmq.verify.workload import Gone, Ports, Watch, connect_all, raise_unless_gone
+from holtmq.verify.workload import Gone, Ports, Watch, Workload, connect_all, raise_unless_gone
 
 # Different from the other workload's names: one name is one queue.
 STORE: Final = "log.store"  # pushed to, never consumed
@@ -35,9 +35,15 @@ _PADDING_MAX: Final = 2_000
 _PER_TRANSACTION: Final = 3
 _EVERYTHING: Final = 1_000_000
 _IDLE_MS: Final = 200
+_NO_LEASE: Final = b'"invalid_lease"'
 _BUFFERED: Final = "buffered"  # during maintenance: in the spool
 # Settled messages are deleted soon, so that segments empty and are compacted while the check runs.
 _OPTIONS: Final = {"leaseTime": 300, "retentionEnabled": True, "completedRetentionSeconds": 1}
+
+
+class _Batch(TypedDict):
+    consumerGroup: str
+    acknowledgments: list[dict[str, str]]
 
 
 class _Pushed(msgspec.Struct):
@@ -110,13 +116,7 @@ class HttpWorkload:
     async def finish_reading(self, ports: Ports, most: int) -> None:
         """Release the leases. Of a place with too many messages, ack the last one, which settles all."""
         with closing(await HttpClient.connect(ports.http)) as client:
-            for messages in self._being_read:
-                if len(messages) > most:
-                    await self._settle(client, [messages[-1]], "completed")
-                    # Everything before it is settled with it.
-                    self.record.purged_names(message.transaction_id for message in messages)
-                else:
-                    await self._settle(client, [messages[0]], "retry")
+            await let_go(client, self, self._being_read, most, lambda message: message.transaction_id)
 
     async def work(self, ports: Ports, random: Random) -> None:
         """Run all clients until each producer has lost its connection: then there is nothing to consume."""
@@ -281,10 +281,34 @@ def bodies_of(leased: Mapping[str, Sequence[PoppedMessage]]) -> dict[str, list[b
     return {place: [message.data.encode() for message in messages] for place, messages in leased.items()}
 
 
-async def settle(
-    client: HttpClient, watch: Watch, messages: list[PoppedMessage], status: str, *, single: bool = False
+async def let_go(
+    client: HttpClient,
+    workload: Workload,
+    being_read: list[list[PoppedMessage]],
+    most: int,
+    name: Callable[[PoppedMessage], str],
 ) -> None:
-    """Acknowledge messages with this status under their leases."""
+    """Release the leases of a reading; of a place with more than ``most`` messages, ack the last one instead,
+    which settles all. It can be repeated when the connection was lost half way.
+
+    A node that has taken over meanwhile does not know the leases: then nothing is held.
+    """
+    while being_read:
+        messages = being_read[-1]
+        is_purged = len(messages) > most
+        for message in messages if is_purged else ():
+            workload.record.leave(name(message))
+        one, status = (messages[-1], "completed") if is_purged else (messages[0], "retry")
+        answered, body = await client.post("/api/v1/ack/batch", _acks([one], status))
+        is_done = answered == 200 and all(verdict.success for verdict in _verdicts(body))
+        if not is_done and _NO_LEASE not in body:
+            raise workload.watch.refuse(f"an ack was refused: {body[:200]!r}")
+        being_read.pop()
+        if is_done and is_purged:
+            workload.record.purged_names(map(name, messages))
+
+
+def _acks(messages: list[PoppedMessage], status: str) -> _Batch:
     acks = [
         {
             "transactionId": message.transaction_id,
@@ -295,10 +319,18 @@ async def settle(
         }
         for message in messages
     ]
+    return {"consumerGroup": GROUP, "acknowledgments": acks}
+
+
+async def settle(
+    client: HttpClient, watch: Watch, messages: list[PoppedMessage], status: str, *, single: bool = False
+) -> None:
+    """Acknowledge messages with this status under their leases."""
+    acks = _acks(messages, status)
     if single:
-        answer = await client.post("/api/v1/ack", acks[0])
+        answer = await client.post("/api/v1/ack", acks["acknowledgments"][0])
     else:
-        answer = await client.post("/api/v1/ack/batch", {"consumerGroup": GROUP, "acknowledgments": acks})
+        answer = await client.post("/api/v1/ack/batch", acks)
     if answer[0] != 200 or not all(verdict.success for verdict in _verdicts(answer[1])):
         raise watch.refuse(f"an ack was refused: {answer[1][:200]!r}")
 

@@ -20,7 +20,16 @@ from typing import Final
 import msgspec
 
 from holtmq.verify.http_client import HttpClient
-from holtmq.verify.http_workload import PoppedMessage, bodies_of, lease_all, new_item, place_of, pop, settle
+from holtmq.verify.http_workload import (
+    PoppedMessage,
+    bodies_of,
+    lease_all,
+    let_go,
+    new_item,
+    place_of,
+    pop,
+    settle,
+)
 from holtmq.verify.record import Record, make_body, name_of, publisher_and_number
 from holtmq.verify.workload import Gone, Ports, Watch, connect_all, raise_unless_gone
 
@@ -121,12 +130,7 @@ class IntakeWorkload:
     async def finish_reading(self, ports: Ports, most: int) -> None:
         """Release the leases. Of a place with too many messages, ack the last one, which settles all."""
         with closing(await HttpClient.connect(ports.http)) as client:
-            for messages in self._being_read:
-                if len(messages) > most:
-                    await settle(client, self.watch, [messages[-1]], "completed")
-                    self.record.purged_names(_name(message) for message in messages)
-                else:
-                    await settle(client, self.watch, [messages[0]], "retry")
+            await let_go(client, self, self._being_read, most, _name)
 
     async def work(self, ports: Ports, random: Random) -> None:
         """Run all clients until each has lost its connection."""
