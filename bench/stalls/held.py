@@ -41,7 +41,7 @@ def while_unacked(request: Callable[[Any], object]) -> Prepare:
 
     def prepare(site: Site, count: int) -> Callable[[], object]:
         bulk._fill(site, count, {})
-        bulk._take(site, count)
+        bulk.take(site, count)
         other = site.channel.connection.channel()
         return lambda: request(other)
 
