@@ -9,6 +9,7 @@ import pika
 from bench.stalls.site import Prepare, Site
 
 from holtmq.node import Node
+from holtmq.wire.tables import FieldTable
 
 
 def _filled(site: Site, queue: str, count: int, arguments: dict[str, object] | None = None) -> None:
@@ -31,7 +32,8 @@ def commit_special(kind: str) -> Prepare:
     """A commit of messages whose queues are not known by their key alone, or that may be refused."""
 
     def prepare(site: Site, count: int) -> Callable[[], object]:
-        channel, headers = site.channel, {"a": 1}
+        channel = site.channel
+        headers: dict[str, object] = {"a": 1}
         if kind == "headers":
             channel.exchange_declare("special", "headers", durable=True)
         elif kind in ("delay", "delays"):
@@ -43,19 +45,65 @@ def commit_special(kind: str) -> Prepare:
         options: dict[str, dict[str, object]] = {
             "reject-publish": {"x-overflow": "reject-publish", "x-max-length": 2 * count},
             "stream": {"x-queue-type": "stream"},
+            "partitions": {"x-queue-type": "stream"},
         }
-        channel.queue_declare("q", durable=True, arguments=options.get(kind))
-        channel.queue_bind("q", "special", arguments={"a": 1})
+        queues = ["q", "r", "s"] if kind == "fanout" else ["q"]
+        for queue in queues:
+            channel.queue_declare(queue, durable=True, arguments=options.get(kind))
+            channel.queue_bind(queue, "special", arguments={"a": 1})
+        if kind == "streams":
+            for stream in range(20):
+                channel.queue_declare(f"s{stream}", durable=True, arguments={"x-queue-type": "stream"})
         channel.tx_select()
         for number in range(count):
             if kind == "delays":
                 headers = {"x-delay": 3_600_000 + number * 7 % count}
+            elif kind == "partitions":
+                headers = {"x-partition": str(number * 7 % (count // 10))}
             properties = pika.BasicProperties(delivery_mode=2, headers=headers)
-            channel.basic_publish("special", "", b"x" * 16, properties)
+            exchange, key = ("", f"s{number % 20}") if kind == "streams" else ("special", "")
+            channel.basic_publish(exchange, key, b"x" * 16, properties)
         channel.queue_declare("q", passive=True)
         return lambda: channel.tx_commit()
 
     return prepare
+
+
+def commit_mixed(site: Site, count: int) -> Callable[[], object]:
+    """Acks of all messages of a queue, and as many messages to it, to a stream and with a delay."""
+    channel = site.channel
+    requeue(site, count // 3)
+    arguments = {"x-delayed-type": "fanout"}
+    channel.exchange_declare("late", "x-delayed-message", durable=True, arguments=arguments)
+    channel.queue_declare("s", durable=True, arguments={"x-queue-type": "stream"})
+    channel.tx_select()
+    channel.basic_ack(0, multiple=True)
+    for number in range(count):
+        exchange, key = (("", "q"), ("", "s"), ("late", "q"))[number % 3]
+        properties = pika.BasicProperties(delivery_mode=2, headers={"x-delay": 3_600_000})
+        channel.basic_publish(exchange, key, b"x" * 16, properties)
+    channel.queue_declare("q", passive=True)
+    return lambda: channel.tx_commit()
+
+
+def commit_patterns(site: Site, count: int) -> Callable[[], object]:
+    """A few messages, each of which is compared with very many patterns."""
+    channel = site.channel
+    channel.queue_declare("q", durable=True)
+
+    def bind(node: Node) -> None:
+        vhost = node.broker.vhost("/")
+        for number in range(count):
+            arguments: FieldTable = {"x-match": "any", "absent": None, "n": number}
+            node.broker.bind(vhost, "amq.headers", "q", "", arguments)
+
+    site.topology(bind)
+    channel.tx_select()
+    for _ in range(20):
+        properties = pika.BasicProperties(delivery_mode=2, headers={"n": -1})
+        channel.basic_publish("amq.headers", "", b"x" * 16, properties)
+    channel.queue_declare("q", passive=True)
+    return lambda: channel.tx_commit()
 
 
 def delayed(site: Site, count: int) -> Callable[[], object]:

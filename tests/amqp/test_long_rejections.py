@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from amqp_support import Client, finish, numbers, publish, step
+from amqp_support import Client, finish, new_broker, numbers, publish, step
 from rejections_support import LASTING, hold, restarted, set_up, waiting
 
 from holtmq.amqp import channel, transaction
@@ -18,9 +18,11 @@ from holtmq.amqp.methods import (
     Method,
     TxCommit,
     TxCommitOk,
+    TxSelect,
 )
 from holtmq.broker.dialect import Dialect
 from holtmq.broker.message import Message
+from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.prepared_letters import PreparedLetters
 from holtmq.broker.work.dead_letter import last_death
 from holtmq.broker.work.work_queue import WorkQueue
@@ -243,7 +245,9 @@ def test_returned_messages_take_the_room_of_dead_letters(client: Client) -> None
     assert client.bodies("dead") == numbers(4) + numbers(8)
 
 
-def test_delayed_letters_are_committed_in_one_go(client: Client) -> None:
+def test_delayed_letters_wait_from_the_commit_on(
+    client: Client, journal: MemoryJournal, made: list[Message]
+) -> None:
     broker, vhost = client.broker, client.broker.vhost("/")
     arguments: FieldTable = {"x-delayed-type": "fanout"}
     broker.exchanges.declare(vhost, "nowhere", "x-delayed-message", durable=True, arguments=arguments)
@@ -253,10 +257,48 @@ def test_delayed_letters_are_committed_in_one_go(client: Client) -> None:
     for _ in range(5):
         client.call(BasicGet("lost"))
     begin(client)
+    almost_finish(client, made)
+    assert not broker.flow.delayed
 
     assert finished(client) == [TxCommitOk()]
-    assert client.bodies("dead") == numbers(10)
-    assert len(broker.flow.delayed) == 5
+    assert (len(made), broker.flow.dead_lettering.count) == (15, 15)
+    for found in (client, restarted(journal)):
+        assert len(found.broker.flow.delayed) == 5
+        found.broker.flow.now_ms += 6_000
+        found.broker.flow.tick()
+        assert found.bodies("dead-2") == numbers(5)
+
+
+def test_letters_are_kept_in_the_history_of_their_exchange(client: Client, made: list[Message]) -> None:
+    broker, vhost = client.broker, client.broker.vhost("/")
+    broker.exchanges.declare(vhost, "nowhere", "x-recent-history", durable=True)
+    hold(client, "lost")
+    begin(client)
+    finished(client)
+
+    broker.bind(vhost, "nowhere", "dead-2", "")
+
+    assert len(made) == 20
+    assert client.bodies("dead-2") == numbers(10)
+    assert broker.flow.dead_lettering.count == 10
+
+
+def test_letters_for_a_stream_are_committed_in_one_go(journal: MemoryJournal) -> None:
+    service = PartitionedService(journal)
+    client = Client(new_broker(journal, service))
+    broker, vhost = client.broker, client.broker.vhost("/")
+    broker.declare_queue(vhost, "log", durable=True, arguments={"x-queue-type": "stream"})
+    to_stream = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "log"}
+    broker.declare_queue(vhost, "q", durable=True, arguments=to_stream)
+    client.call(TxSelect())
+    journal.flush()
+    client.told()
+    hold(client, "q")
+    begin(client)
+
+    assert finished(client) == [TxCommitOk()]
+    assert service.store.queues["log"].log.durable_end == 10
+    assert unsettled(client, "q") == ([], 0)
 
 
 def test_letters_do_not_overtake_one_for_very_many_queues(journal: MemoryJournal) -> None:
@@ -352,21 +394,22 @@ def test_messages_that_return_beyond_a_limit_are_dead_lettered(journal: MemoryJo
 
 
 def test_messages_that_return_expire_in_time(client: Client) -> None:
-    brief = Properties(delivery_mode=2, expiration="5000")
-    Client(client.broker).feed(publish(b"brief", "both", brief))
+    flow, brief = client.broker.flow, Properties(delivery_mode=2, expiration="5000")
+    Client(client.broker).feed(publish(b"first", "both", brief) + publish(b"second", "both", brief))
     client.call(BasicGet("both"))
-    begin(client, BasicNack(10, multiple=True), BasicNack(11, requeue=True))
+    flow.now_ms += 6_000
+    flow.tick()
+    flow.complete()
+    assert not client.queue("both").expiring  # the second one has expired
+    begin(client, BasicNack(0, multiple=True))
     finished(client)
 
-    client.broker.flow.now_ms += 6_000
-    client.broker.flow.tick()
-    client.broker.flow.complete()
-
-    assert client.bodies("dead-2") == [b"brief"]
+    flow.complete()
+    assert client.bodies("dead-2") == [b"second", b"first"]
 
 
 def test_nothing_is_remembered_of_an_empty_queue(client: Client) -> None:
-    client.queue("a").returned[1] = 1  # as a restart may leave it, of a message that is gone
+    client.queue("a").returned[1 << 30] = 1  # as a restart may leave it, of a message that is gone
     begin(client)
     finished(client)
 

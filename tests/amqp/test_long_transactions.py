@@ -74,8 +74,8 @@ def test_others_go_on_and_everything_comes_at_one_moment(client: Client) -> None
     other.feed(publish(b"last"))
 
     assert answers == [TxCommitOk()]
-    assert seen == [0, 1, 2]
-    assert client.bodies() == [b"other"] * 3 + numbers(10) + [b"last"]
+    assert seen == [0, 1, 2, 3]
+    assert client.bodies() == [b"other"] * 4 + numbers(10) + [b"last"]
 
 
 def test_numbers_rise_in_the_order_of_the_queue(client: Client) -> None:

@@ -207,10 +207,9 @@ class Transaction:
                             return None
                     if prepared.size > _RECORD_MAX:
                         raise Conflict(f"transaction with its dead letters is larger than {_RECORD_MAX}")
-                    if self._settlements:
-                        yield from repeat(None, STEP)  # so that the rest has a step of its own
-                        if is_over():
-                            return None
+                    yield from repeat(None, STEP)  # so that the rest has a step of its own
+                    if is_over():
+                        return None
                     flow.turn()  # earlier changes are not part of this record
                     prepared.check()
                     settling.check()

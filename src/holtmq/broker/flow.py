@@ -134,19 +134,6 @@ class Flow:
                 if queue.outcasts.is_full:
                     self.late_letters[queue] = None
 
-    def place_all(self, queue: WorkQueue, messages: list[Message], size: int) -> None:
-        """``place`` for many messages that do not expire by themselves; ``size``: of their bodies.
-
-        The turn enforces the queue's limits.
-        """
-        if queue.fifo is not None:
-            queue.fifo.inbox += messages
-        else:
-            for message in messages:
-                queue.store.push(message)
-        queue.bytes += size
-        self.touch(queue)
-
     def touch(self, queue: Queue) -> None:
         """Mark a changed queue, so that it is processed before the turn ends."""
         if not queue.dirty:

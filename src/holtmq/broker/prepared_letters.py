@@ -1,7 +1,8 @@
-"""Dead letters of a large transaction: made in steps, then placed at one moment.
+"""Dead letters of a large transaction, made in steps.
 
-Owns: their headers, queues and records until that moment. Must not touch: queues and the journal until then;
-which messages are dead-lettered (``prepared_settlements.py``); how a single one is (``dead_lettering.py``).
+Owns: their headers and routes. Must not touch: queues and the journal, into which they get with the publishes
+of the transaction (``publish/prepared.py``); which messages are dead-lettered (``prepared_settlements.py``);
+how a single one is (``dead_lettering.py``).
 
 To make a letter takes ten times as long as to prepare a publish, so the topology may well change meanwhile.
 Then the few different routes are compared again, rather than all letters made again.
@@ -9,15 +10,15 @@ Then the few different routes are compared again, rather than all letters made a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
-from holtmq.broker.message import Message, encode_message, make_address
+from holtmq.broker.message import Message, make_address
 from holtmq.broker.publish.due_message import Origin
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Unpreparable
-from holtmq.broker.records.changes import Kind
 from holtmq.broker.topology.destinations import Queue
-from holtmq.broker.topology.targets import durable_ids, splits_transient
+from holtmq.broker.topology.routing import RouteResult
 from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.broker.work.dead_letter import DeadLetter, dead_letter
 from holtmq.broker.work.outcasts import Reason
@@ -26,51 +27,25 @@ from holtmq.broker.work.work_queue import WorkQueue
 if TYPE_CHECKING:
     from holtmq.broker.flow import Flow
 
-_MESSAGE: Final = int(Kind.MESSAGE)
 _COMPARED: Final = 500  # routes that are looked up again at the moment of the commit: about 3 ms
 
 
-class _Targets(NamedTuple):
-    """The queues of some letters."""
-
-    work_queues: tuple[WorkQueue, ...]
-    durable_ids: bytes
-    persists: bool  # also messages that are not persistent
-
-
-class _Arrivals:
-    """The letters for one queue."""
-
-    __slots__ = ("bytes", "messages", "refusable", "refusable_bytes")
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.bytes = 0
-        self.refusable = 0  # of these, not from the queue itself, which takes its own even if it is full
-        self.refusable_bytes = 0
-
-
 class PreparedLetters:
-    """Dead letters for the work queues of one vhost."""
+    """Dead letters of the queues of one vhost."""
 
     def __init__(self, flow: Flow, prepared: PreparedPublishes, vhost: VHost) -> None:
         self._flow = flow
         self._prepared = prepared
         self._vhost = vhost
         self._version = vhost.version
-        self._routes: dict[tuple[QueueExchange, str], tuple[Queue, ...]] = {}  # by exchange and key
-        self._exchanges: set[str] = set()  # that the letters are published to
+        self._routes: dict[tuple[QueueExchange, str], RouteResult[Queue]] = {}  # by exchange and key
         self._depends = False  # the routes of some letters depend on more than that
-        self._targets: dict[tuple[int, ...], _Targets] = {}  # by ids of the queues
-        self._arrivals: dict[WorkQueue, _Arrivals] = {}
-        self._journalled: list[Message] = []
-        self._offsets: list[int] = []  # of their records
-        self._counts: dict[WorkQueue, int] = {}  # letters by the queue that they come from
+        self._need_room: dict[WorkQueue, tuple[int, int]] = {}  # letters and bytes that a queue may refuse
+        self._counts: Counter[WorkQueue] = Counter()  # letters by the queue that they come from
 
     def add(self, origin: WorkQueue, exchange: QueueExchange, reason: Reason, message: Message) -> None:
-        """Make a letter. Unpreparable: it is for a stream, or is delayed."""
-        self._exchanges.add(exchange.name)
-        now_ms = self._prepared.now_ms
+        """Make a letter. Unpreparable: it is for a stream."""
+        prepared, now_ms = self._prepared, self._prepared.now_ms
         routing_key = origin.options.dead_letter_routing_key
         letter = dead_letter(
             message.header,
@@ -82,121 +57,95 @@ class PreparedLetters:
             keep_cc=routing_key is None,
         )
         keys = [routing_key] if routing_key is not None else letter.routing_keys
-        queues = self._queues(exchange, keys, letter)
-        if queues is None:
-            address, seq = make_address(exchange.name, keys[0]), self._prepared.next_seq()
-            moved = Message(
-                seq, address, letter.header, message.body, now_ms, 0, message.priority, message.persistent
-            )
+        address, seq = make_address(exchange.name, keys[0]), prepared.next_seq()
+        body, priority = message.body, message.priority
+        moved = Message(seq, address, letter.header, body, now_ms, 0, priority, message.persistent)
+        routes = self._routes_of(exchange, keys, letter)
+        if routes is None:
             where = self._vhost.name, exchange.name
-            self._prepared.accept(moved, where, Origin.LETTER, is_kept=moved.persistent)
+            prepared.accept(moved, where, Origin.LETTER, is_kept=moved.persistent)
             return
-        if not queues:
+        queues = {
+            queue.name: queue
+            for route in routes
+            for queue in route.queues
+            if not letter.cycles_through(queue.name)
+        }
+        delays = {delay.exchange.name: delay.delay_ms for route in routes for delay in route.delays}
+        histories = dict.fromkeys(history for route in routes for history in route.histories)
+        if not (queues or delays or histories):
             return
-        targets = self._targets_of(queues.values())
-        persistent = message.persistent or targets.persists
-        address = make_address(exchange.name, keys[0])
-        seq = self._prepared.next_seq()
-        moved = Message(seq, address, letter.header, message.body, now_ms, 0, message.priority, persistent)
-        if persistent and targets.durable_ids:
-            record = encode_message(moved, targets.durable_ids)
-            self._journalled.append(moved)
-            self._offsets.append(self._prepared.add_record(_MESSAGE, record))
-        for queue in targets.work_queues:
-            self._arrive(queue, moved, queue is not origin)
-        self._counts[origin] = self._counts.get(origin, 0) + 1
+        targets = prepared.targets_of(queues.values())
+        if targets.streams:
+            raise Unpreparable
+        for history in histories:
+            prepared.keep(history, moved, letter.headers)
+        moved.persistent = message.persistent or targets.persists
+        if targets.work_queues:
+            prepared.place(moved, targets)
+            self._note_room(targets.work_queues, origin, len(body))
+        for waits_at, delay_ms in delays.items():
+            prepared.delay(moved, self._vhost.name, waits_at, now_ms + delay_ms)
+        if queues or delays:
+            self._counts[origin] += 1
 
-    def _queues(
+    def _routes_of(
         self, exchange: QueueExchange, keys: list[str], letter: DeadLetter
-    ) -> dict[str, Queue] | None:
-        """Where a letter goes; None: to very many queues, or behind a letter that does."""
+    ) -> list[RouteResult[Queue]] | None:
+        """Where a letter goes by each key; None: to very many queues, or behind a letter that does."""
         vhost = self._vhost
         if self._prepared.is_lined_up(vhost, exchange):
             return None
-        queues: dict[str, Queue] = {}
-        for key in keys:
-            found = self._route(exchange, key, letter)
-            if found is None or len(queues) + len(found) > vhost.widest:
-                return None
-            queues.update((queue.name, queue) for queue in found if not letter.cycles_through(queue.name))
-        return queues
+        routes = [self._route(exchange, key, letter) for key in keys]
+        is_wide = any(route.is_wide for route in routes)
+        return None if is_wide or sum(len(route.queues) for route in routes) > vhost.widest else routes
 
-    def _route(self, exchange: QueueExchange, key: str, letter: DeadLetter) -> tuple[Queue, ...] | None:
+    def _route(self, exchange: QueueExchange, key: str, letter: DeadLetter) -> RouteResult[Queue]:
         known = self._routes.get((exchange, key))
         if known is not None:
             return known
         vhost = self._vhost
         result = vhost.route_of_key(exchange, key)
-        if result.depends_on_message:
-            self._depends = True
-            properties = self._flow.publish_properties.of(letter.header).hash_properties()
-            result = vhost.route(exchange, key, letter.headers, properties, widest=vhost.widest)
-        elif not result.is_wide:
-            self._routes[exchange, key] = result.queues
-        if result.is_wide:
-            return None
-        if result.delays or result.histories:
-            raise Unpreparable
-        return result.queues
+        if not result.depends_on_message:
+            self._routes[exchange, key] = result
+            return result
+        self._depends = True
+        properties = self._flow.publish_properties.of(letter.header).hash_properties()
+        return vhost.route(exchange, key, letter.headers, properties, widest=vhost.widest)
 
-    def _targets_of(self, queues: Iterable[Queue]) -> _Targets:
-        found = tuple(queues)
-        ids = tuple([queue.id for queue in found])
-        known = self._targets.get(ids)
-        if known is None:
-            work_queues = tuple(queue for queue in found if isinstance(queue, WorkQueue))
-            if len(work_queues) < len(found) or splits_transient(found):
-                raise Unpreparable
-            persists = any(queue.always_persists for queue in work_queues)
-            known = self._targets[ids] = _Targets(work_queues, durable_ids(work_queues), persists)
-        return known
-
-    def _arrive(self, queue: WorkQueue, letter: Message, refusable: bool) -> None:
-        arrivals = self._arrivals.get(queue)
-        if arrivals is None:
-            arrivals = self._arrivals[queue] = _Arrivals()
-        arrivals.messages.append(letter)
-        arrivals.bytes += len(letter.body)
-        if refusable:
-            arrivals.refusable += 1
-            arrivals.refusable_bytes += len(letter.body)
+    def _note_room(self, queues: tuple[WorkQueue, ...], origin: WorkQueue, size: int) -> None:
+        """Note what queues must have room for. A queue takes letters of its own even if it is full."""
+        for queue in queues:
+            if queue is not origin:
+                count, total = self._need_room.get(queue, (0, 0))
+                self._need_room[queue] = count + 1, total + size
 
     def check(self, returning: Callable[[WorkQueue], tuple[int, int]]) -> None:
         """Outdated unless the letters still go to the same queues, Unpreparable if one of these is too full.
 
         ``returning``: messages and bytes that return to a queue in this transaction.
         """
-        placings, vhost = self._flow.delays.placings, self._vhost
-        if any(placings.has_line((vhost.name, name)) for name in self._exchanges):
-            raise Unpreparable  # they must not overtake a letter that is placed in steps
-        if vhost.version != self._version:
+        if self._vhost.version != self._version:
             self._compare_routes()
-        for queue, arrivals in self._arrivals.items():
-            if queue.refuses_when_full and arrivals.refusable:
+        for queue, (letters, size) in self._need_room.items():
+            if queue.refuses_when_full:
                 published, published_bytes = self._prepared.on_the_way(queue)
                 returned, returned_bytes = returning(queue)
-                others = published_bytes + returned_bytes
-                count = published + returned + arrivals.refusable
-                if queue.is_full(0, count - 1, others + arrivals.refusable_bytes):
+                count = published + returned + letters
+                if queue.is_full(0, count - 1, published_bytes + returned_bytes + size):
                     raise Unpreparable
 
     def _compare_routes(self) -> None:
         vhost = self._vhost
         if self._depends or len(self._routes) > _COMPARED:
             raise Outdated
-        for (exchange, key), queues in self._routes.items():
-            found = vhost.route_of_key(exchange, key)
-            if found.queues != queues or found.depends_on_message or found.is_wide or found.histories:
-                raise Outdated
+        if any(vhost.route_of_key(*where) != known for where, known in self._routes.items()):
+            raise Outdated
         self._version = vhost.version
 
-    def place(self, base: int) -> None:
-        """Put the letters into their queues; their record was written at ``base``."""
+    def count(self) -> None:
+        """Count the letters, which have been placed."""
         flow = self._flow
-        for message, offset in zip(self._journalled, self._offsets, strict=True):
-            message.position = base + offset
-        for queue, arrivals in self._arrivals.items():
-            flow.place_all(queue, arrivals.messages, arrivals.bytes)
+        flow.dead_lettering.count += self._counts.total()
         for origin, count in self._counts.items():
-            flow.dead_lettering.count += count
             origin.figures.dead_lettered(flow.now_ms, count)

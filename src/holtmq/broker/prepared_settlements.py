@@ -152,7 +152,7 @@ class PreparedSettlements:
             flow.hold_back(queue, departures.waiting)
             flow.touch(queue)  # its limits are enforced by the turn
 
-    def place_letters(self, base: int) -> None:
-        """Put the dead letters into their queues; the record of the transaction begins at ``base``."""
+    def count_letters(self) -> None:
+        """Count the dead letters, which have been placed."""
         if self._letters is not None:
-            self._letters.place(base)
+            self._letters.count()

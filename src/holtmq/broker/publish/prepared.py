@@ -10,7 +10,7 @@ messages get numbers far ahead, and later ones continue behind them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _AHEAD: Final = 1 << 24  # messages that others may publish meanwhile
 _MESSAGE: Final = int(Kind.MESSAGE)
-_JOIN: Final = 300  # items, to join the messages for one stream to the others
+_JOIN: Final = 1_000  # items, to join the messages for one stream to the others
 Publish = tuple[
     Route, PublishProperties, bytes, bytes, bool
 ]  # with header, body, and whether it is mandatory
@@ -162,7 +162,7 @@ class PreparedPublishes:
         self._counts[route.exchange, len(targets.work_queues)] += 1
         if not targets.work_queues:
             return False
-        self._place(self._message(route, targets.persists, properties, header, body), targets)
+        self.place(self._message(route, targets.persists, properties, header, body), targets)
         return True
 
     def _add_special(self, route: Route, publish: Publish) -> Generator[None, None, bool]:
@@ -177,7 +177,7 @@ class PreparedPublishes:
         if len(queues) > vhost.widest:
             self._publish_in_steps(route, publish)
             return True
-        targets = self._targets_of(queues)
+        targets = self.targets_of(queues)
         delays = {delay.exchange.name: delay.delay_ms for walk in walks for delay in walk.delays}
         histories = dict.fromkeys(history for walk in walks for history in walk.histories)
         self._counts[exchange, len(queues)] += 1
@@ -185,13 +185,10 @@ class PreparedPublishes:
             return False
         message = self._message(route, route.persists, properties, header, body)
         for waits_at, delay_ms in delays.items():  # all keys, also BCC, are routed when it is due
-            self._delay(message, vhost.name, waits_at, self._now_ms + delay_ms)
+            self.delay(message, vhost.name, waits_at, self._now_ms + delay_ms)
         message.header = properties.visible_header(header)
         for history in histories:
-            kept = self._histories.get(history)
-            if kept is None:
-                kept = self._histories[history] = history.of_same_length()
-            kept.keep(unplaced(message), properties.headers)
+            self.keep(history, message, properties.headers)
         if targets.streams:
             yield from self._push(route, properties, message, targets.streams)
         if targets.work_queues:
@@ -199,7 +196,7 @@ class PreparedPublishes:
                 if queue.refuses_when_full:
                     self._needs_room.setdefault(queue, []).append(len(body))
             message.persistent = properties.persistent or targets.persists
-            self._place(message, targets)
+            self.place(message, targets)
         return bool(queues or delays)
 
     def _walk(
@@ -254,7 +251,8 @@ class PreparedPublishes:
             properties.persistent or persists,
         )
 
-    def _place(self, message: Message, targets: Route | _Targets) -> None:
+    def place(self, message: Message, targets: Route | _Targets) -> None:
+        """Put a message with a number of its own into these work queues."""
         offset = 0
         if message.persistent and targets.durable_ids:
             offset = self._batch.add(_MESSAGE, encode_message(message, targets.durable_ids))
@@ -266,7 +264,15 @@ class PreparedPublishes:
                 lane = self._lanes[queue] = _Lane(queue)
             lane.add(message)
 
-    def _delay(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
+    def keep(self, history: RecentHistory, message: Message, headers: Mapping[str, object]) -> None:
+        """Remember a message in an exchange that it passes."""
+        kept = self._histories.get(history)
+        if kept is None:
+            kept = self._histories[history] = history.of_same_length()
+        kept.keep(unplaced(message), headers)
+
+    def delay(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
+        """Route a message from an exchange at a later time."""
         kind = Kind.DELAYED if message.persistent else Kind.PAGED
         offset = self._batch.add(kind, encode_delayed(message, vhost, exchange, due_ms))
         self._delays.add(offset, message.persistent, due_ms)
@@ -297,7 +303,8 @@ class PreparedPublishes:
         self._lined_up.add(where)
         return accepted
 
-    def _targets_of(self, queues: Collection[Queue]) -> _Targets:
+    def targets_of(self, queues: Collection[Queue]) -> _Targets:
+        """What is known of some queues. Raises Unpreparable."""
         ids = tuple([queue.id for queue in queues])
         found = self._targets.get(ids)
         if found is None:
@@ -323,7 +330,7 @@ class PreparedPublishes:
         return self._now_ms
 
     def next_seq(self) -> int:
-        """The number of one more message, which the caller enqueues."""
+        """The number of one more message, which the caller places, delays or keeps."""
         self._seq += 1
         return self._seq
 
@@ -378,8 +385,6 @@ class PreparedPublishes:
                 message.position = base + offset
         for lane in self._lanes.values():
             lane.enqueue(flow)
-        if self.settlements is not None:
-            self.settlements.place_letters(base)
         if self._delays:
             flow.delays.start(self._delays, base)
         if self._pushes:
@@ -389,6 +394,8 @@ class PreparedPublishes:
             history.keep_all(kept)
         for accepted in self._accepted:
             flow.delays.begin(accepted, base + accepted.index)
+        if self.settlements is not None:
+            self.settlements.count_letters()
         return [base + offset for offset in others]
 
 
