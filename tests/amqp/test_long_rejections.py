@@ -20,10 +20,12 @@ from holtmq.amqp.methods import (
     TxCommitOk,
     TxSelect,
 )
+from holtmq.broker.broker import Broker
 from holtmq.broker.dialect import Dialect
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.prepared_letters import PreparedLetters
+from holtmq.broker.records.recovery import recover
 from holtmq.broker.work.dead_letter import last_death
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
@@ -283,7 +285,9 @@ def test_letters_are_kept_in_the_history_of_their_exchange(client: Client, made:
     assert broker.flow.dead_lettering.count == 10
 
 
-def test_letters_for_a_stream_are_committed_in_one_go(journal: MemoryJournal) -> None:
+def test_letters_for_a_stream_are_prepared_too(
+    journal: MemoryJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service = PartitionedService(journal)
     client = Client(new_broker(journal, service))
     broker, vhost = client.broker, client.broker.vhost("/")
@@ -295,9 +299,18 @@ def test_letters_for_a_stream_are_committed_in_one_go(journal: MemoryJournal) ->
     client.told()
     hold(client, "q")
     begin(client)
+    monkeypatch.delattr(transaction.Transaction, "commit")  # in one go
 
     assert finished(client) == [TxCommitOk()]
-    assert service.store.queues["log"].log.durable_end == 10
+    log = service.store.queues["log"]
+    assert log.log.durable_end == 10
+    following, found = journal.restart()
+    again = PartitionedService(following)
+    broker = Broker(following)
+    broker.attach(again)
+    recover(broker, found, again.store)
+    assert again.store.queues["log"].log.durable_end == 10
+    assert Client(broker).bodies("q") == []
     assert unsettled(client, "q") == ([], 0)
 
 

@@ -205,6 +205,10 @@ class Transaction:
                         yield
                         if is_over():
                             return None
+                    for _ in prepared.join():
+                        yield
+                        if is_over():
+                            return None
                     if prepared.size > _RECORD_MAX:
                         raise Conflict(f"transaction with its dead letters is larger than {_RECORD_MAX}")
                     yield from repeat(None, STEP)  # so that the rest has a step of its own

@@ -44,7 +44,7 @@ class PreparedLetters:
         self._counts: Counter[WorkQueue] = Counter()  # letters by the queue that they come from
 
     def add(self, origin: WorkQueue, exchange: QueueExchange, reason: Reason, message: Message) -> None:
-        """Make a letter. Unpreparable: it is for a stream."""
+        """Make a letter."""
         prepared, now_ms = self._prepared, self._prepared.now_ms
         routing_key = origin.options.dead_letter_routing_key
         letter = dead_letter(
@@ -76,11 +76,10 @@ class PreparedLetters:
         if not (queues or delays or histories):
             return
         targets = prepared.targets_of(queues.values())
-        if targets.streams:
-            raise Unpreparable
         for history in histories:
             prepared.keep(history, moved, letter.headers)
         moved.persistent = message.persistent or targets.persists
+        prepared.push(moved, targets.streams)
         if targets.work_queues:
             prepared.place(moved, targets)
             self._note_room(targets.work_queues, origin, len(body))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holtmq.broker.message import Message, encode_message, unplaced
 from holtmq.broker.publish.due_message import DueMessage, Origin, number_of
+from holtmq.broker.publish.lane import Lane
 from holtmq.broker.publish.placings import Placing
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.record_batch import Accepted, Where
@@ -23,14 +24,13 @@ from holtmq.broker.publish.routes import LOOKED_AT, SPECIAL, Route
 from holtmq.broker.publish.wide_publishes import QueuesInParts
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import encode_delayed
-from holtmq.broker.streams.envelopes import envelope_of
+from holtmq.broker.streams.envelopes import Envelope, envelope_of
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.routing import RouteWalk
 from holtmq.broker.topology.targets import durable_ids, splits_transient
 from holtmq.broker.topology.vhost import QueueExchange, VHost
-from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.encoded_batch import EncodedBatch
 from holtmq.journal.records import FRAME_SIZE
@@ -64,44 +64,6 @@ class _Targets(NamedTuple):
     streams: tuple[StreamQueue, ...]
 
 
-class _Lane:
-    """The messages for one queue, in order."""
-
-    __slots__ = ("_by_level", "_bytes", "_expires", "_queue")
-
-    def __init__(self, queue: WorkQueue) -> None:
-        self._queue = queue
-        self._by_level: dict[int, list[Message]] = {}
-        self._bytes = 0
-        self._expires = False
-
-    def add(self, message: Message) -> None:
-        store = self._queue.store
-        level = store.level_of(message.priority) if isinstance(store, Levels) else 0
-        found = self._by_level.get(level)
-        if found is None:
-            found = self._by_level[level] = []
-        found.append(message)
-        self._bytes += len(message.body)
-        if message.expires_ms:
-            self._expires = True
-
-    def enqueue(self, flow: Flow) -> None:
-        """``Flow.place`` of all messages. A queue that refuses some has room for these (``check``)."""
-        queue = self._queue
-        for level, messages in self._by_level.items():
-            fifo = queue.fifo if queue.fifo is not None else queue.fifos[level]
-            fifo.inbox += messages
-        queue.bytes += self._bytes
-        if self._expires:
-            queue.expiring = True
-        flow.touch(queue)
-        if queue.limited:
-            flow.enforce_limits(queue)
-            if queue.outcasts.is_full:
-                flow.late_letters[queue] = None
-
-
 class PreparedPublishes:
     """Messages for work queues and streams, at once or after a delay."""
 
@@ -115,7 +77,7 @@ class PreparedPublishes:
         self._needs_room: dict[WorkQueue, list[int]] = {}  # sizes for queues that refuse when they are full
         self._messages: list[Message] = []  # for work queues
         self._offsets: list[int] = []  # of their records; 0: none
-        self._lanes: dict[WorkQueue, _Lane] = {}
+        self._lanes: dict[WorkQueue, Lane] = {}
         self._counts: Counter[tuple[QueueExchange, int]] = Counter()  # messages by exchange, number of queues
         self._batch = EncodedBatch()
         self.settlements: PreparedSettlements | None = None  # in the same record
@@ -146,9 +108,6 @@ class PreparedPublishes:
                 else:
                     self.dropped += 1
             yield
-        if self._pushes is not None:
-            for _ in self._pushes.join(self._batch):
-                yield from repeat(None, _JOIN)
 
     def _add(
         self,
@@ -218,6 +177,20 @@ class PreparedPublishes:
                 looked_at = walk.looked_at
         return queues.values()
 
+    def join(self) -> Iterator[None]:
+        """Put everything into one record, in items as those of ``steps``; nothing is added afterwards."""
+        if self._pushes is not None:
+            for _ in self._pushes.join(self._batch):
+                yield from repeat(None, _JOIN)
+
+    def push(
+        self, message: Message, streams: Collection[StreamQueue], envelope: Envelope | None = None
+    ) -> None:
+        """Prepare a message for streams; the envelope, if it is known."""
+        for stream in streams:
+            assert self._pushes is not None
+            self._pushes.add(stream, message, envelope)
+
     def _push(
         self,
         route: Route,
@@ -225,15 +198,13 @@ class PreparedPublishes:
         message: Message,
         streams: Collection[StreamQueue],
     ) -> Iterator[None]:
-        assert self._pushes is not None
         envelope = None
         if properties.visible_bytes is None:
             envelope = route.envelopes.get(properties)
             if envelope is None:
                 envelope = envelope_of(route.exchange.name, route.routing_key, properties)
-        for stream in streams:
-            self._pushes.add(stream, message, envelope)
-            yield from repeat(None, SPECIAL - 1)
+        self.push(message, streams, envelope)
+        yield from repeat(None, len(streams) * (SPECIAL - 1))
 
     def _message(
         self, route: Route, persists: bool, properties: PublishProperties, header: bytes, body: bytes
@@ -261,7 +232,7 @@ class PreparedPublishes:
         for queue in targets.work_queues:
             lane = self._lanes.get(queue)
             if lane is None:
-                lane = self._lanes[queue] = _Lane(queue)
+                lane = self._lanes[queue] = Lane(queue)
             lane.add(message)
 
     def keep(self, history: RecentHistory, message: Message, headers: Mapping[str, object]) -> None:
