@@ -295,10 +295,13 @@ class Channel:
                     self.flow, self.ledger, self.counts, self.messages
                 )
                 self.send(TxSelectOk())
-            case TxCommit():
-                self._tx_commit()
-            case TxRollback():
-                self._tx_rollback()
+            case TxCommit() | TxRollback() if self.transaction is None:
+                raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
+            case TxCommit() if self.transaction is not None:
+                self._tx_commit(self.transaction)
+            case TxRollback() if self.transaction is not None:
+                self.transaction.rollback()
+                self.send(TxRollbackOk())
             case _:
                 self.topology.handle(method)
 
@@ -320,14 +323,12 @@ class Channel:
         if not no_wait:
             self.send(ConfirmSelectOk())
 
-    def _tx_commit(self) -> None:
-        if self.transaction is None:
-            raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
-        if self.transaction.is_long:
+    def _tx_commit(self, transaction: Transaction) -> None:
+        if transaction.is_long:
             self.connection.stall()
-            self.broker.long_changes.add(self._commit_in_steps(self.transaction), STEP)
+            self.broker.long_changes.add(self._commit_in_steps(transaction), STEP)
         else:
-            self._after_commit(self.transaction, self.transaction.commit())
+            self._after_commit(transaction, transaction.commit())
 
     def _commit_in_steps(self, transaction: Transaction) -> Iterator[None]:
         """The connection processes no frame until the end."""
@@ -358,12 +359,6 @@ class Channel:
         if done.is_partial:  # as in RabbitMQ: the rest is done, and the client must learn that not all is
             raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
         self.connection.reply_when_durable(self, TxCommitOk(), done.journalled)
-
-    def _tx_rollback(self) -> None:
-        if self.transaction is None:
-            raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
-        self.transaction.rollback()
-        self.send(TxRollbackOk())
 
     def close(self, then: Callable[[], None] | None = None) -> None:
         """Remove the channel's consumers and requeue its unacked messages. ``then``: run after the last."""

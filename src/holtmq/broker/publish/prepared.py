@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holtmq.broker.message import Message, encode_message, unplaced
 from holtmq.broker.publish.due_message import DueMessage, Origin, number_of
+from holtmq.broker.publish.lane import Lane
 from holtmq.broker.publish.placings import Placing
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.record_batch import Accepted, Where
@@ -30,7 +31,6 @@ from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.routing import RouteWalk
 from holtmq.broker.topology.targets import durable_ids, splits_transient
 from holtmq.broker.topology.vhost import QueueExchange, VHost
-from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.encoded_batch import EncodedBatch
 from holtmq.journal.records import FRAME_SIZE
@@ -64,44 +64,6 @@ class _Targets(NamedTuple):
     streams: tuple[StreamQueue, ...]
 
 
-class _Lane:
-    """The messages for one queue, in order."""
-
-    __slots__ = ("_by_level", "_bytes", "_expires", "_queue")
-
-    def __init__(self, queue: WorkQueue) -> None:
-        self._queue = queue
-        self._by_level: dict[int, list[Message]] = {}
-        self._bytes = 0
-        self._expires = False
-
-    def add(self, message: Message) -> None:
-        store = self._queue.store
-        level = store.level_of(message.priority) if isinstance(store, Levels) else 0
-        found = self._by_level.get(level)
-        if found is None:
-            found = self._by_level[level] = []
-        found.append(message)
-        self._bytes += len(message.body)
-        if message.expires_ms:
-            self._expires = True
-
-    def enqueue(self, flow: Flow) -> None:
-        """``Flow.place`` of all messages. A queue that refuses some has room for these (``check``)."""
-        queue = self._queue
-        for level, messages in self._by_level.items():
-            fifo = queue.fifo if queue.fifo is not None else queue.fifos[level]
-            fifo.inbox += messages
-        queue.bytes += self._bytes
-        if self._expires:
-            queue.expiring = True
-        flow.touch(queue)
-        if queue.limited:
-            flow.enforce_limits(queue)
-            if queue.outcasts.is_full:
-                flow.late_letters[queue] = None
-
-
 class PreparedPublishes:
     """Messages for work queues and streams, at once or after a delay."""
 
@@ -115,7 +77,7 @@ class PreparedPublishes:
         self._needs_room: dict[WorkQueue, list[int]] = {}  # sizes for queues that refuse when they are full
         self._messages: list[Message] = []  # for work queues
         self._offsets: list[int] = []  # of their records; 0: none
-        self._lanes: dict[WorkQueue, _Lane] = {}
+        self._lanes: dict[WorkQueue, Lane] = {}
         self._counts: Counter[tuple[QueueExchange, int]] = Counter()  # messages by exchange, number of queues
         self._batch = EncodedBatch()
         self.settlements: PreparedSettlements | None = None  # in the same record
@@ -270,7 +232,7 @@ class PreparedPublishes:
         for queue in targets.work_queues:
             lane = self._lanes.get(queue)
             if lane is None:
-                lane = self._lanes[queue] = _Lane(queue)
+                lane = self._lanes[queue] = Lane(queue)
             lane.add(message)
 
     def keep(self, history: RecentHistory, message: Message, headers: Mapping[str, object]) -> None:
