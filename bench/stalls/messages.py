@@ -32,7 +32,8 @@ def commit_special(kind: str) -> Prepare:
     """A commit of messages whose queues are not known by their key alone, or that may be refused."""
 
     def prepare(site: Site, count: int) -> Callable[[], object]:
-        channel, headers = site.channel, {"a": 1}
+        channel = site.channel
+        headers: dict[str, object] = {"a": 1}
         if kind == "headers":
             channel.exchange_declare("special", "headers", durable=True)
         elif kind in ("delay", "delays"):
