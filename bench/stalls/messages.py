@@ -52,8 +52,8 @@ def commit_special(kind: str) -> Prepare:
             channel.queue_declare(queue, durable=True, arguments=options.get(kind))
             channel.queue_bind(queue, "special", arguments={"a": 1})
         if kind == "streams":
-            for queue in range(20):
-                channel.queue_declare(f"s{queue}", durable=True, arguments={"x-queue-type": "stream"})
+            for number in range(20):
+                channel.queue_declare(f"s{number}", durable=True, arguments={"x-queue-type": "stream"})
         channel.tx_select()
         for number in range(count):
             if kind == "delays":
