@@ -18,7 +18,6 @@ from holtmq.amqp.methods import (
     TxSelect,
 )
 from holtmq.broker.broker import Broker
-from holtmq.broker.partitioned import queue
 from holtmq.broker.partitioned.commands.admin import configure
 from holtmq.broker.partitioned.log import dedup
 from holtmq.broker.partitioned.log.bodies import Body
@@ -125,8 +124,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "STEP", 3)
     monkeypatch.setattr(dedup, "_ADOPTED", 5)
     monkeypatch.setattr(prepared_pushes, "_AT_ONCE", 2)
-    for module in (queue, prepared_pushes):
-        monkeypatch.setattr(module, "EXPIRED_MAX", 3)
+    monkeypatch.setattr(prepared_pushes, "_EXPIRED", 3)
 
 
 @pytest.fixture

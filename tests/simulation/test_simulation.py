@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from holtmq.amqp import channel, transaction
 from holtmq.amqp.channel import Channel
 from holtmq.amqp.late_answers import answering_late
 from holtmq.amqp.methods import BasicPublish
@@ -28,7 +29,9 @@ from holtmq.broker.partitioned.log.pending_visibility import PendingVisibility
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.store import _EVENTS, Change, PartitionedStore, StateRecord
 from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
+from holtmq.broker.publish import prepared
 from holtmq.broker.publish.placings import Placings
+from holtmq.broker.publish.prepared import PreparedPublishes
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.recovered_queue import RecoveredQueue
@@ -38,6 +41,7 @@ from holtmq.journal.file_journal import FileJournal
 from simulation import STEPS, simulate, soak
 from simulation.__main__ import main
 from simulation.planted import find
+from simulation.world import World
 
 SEEDS = int(os.environ.get("HOLT_SIMULATION_SEEDS", "300"))
 _WORKERS = 4
@@ -50,6 +54,32 @@ pytestmark = pytest.mark.timeout(600)  # two minutes on a machine with a load of
 def test_every_history_keeps_every_promise(part: int) -> None:
     for seed in range(part, SEEDS, _WORKERS):
         simulate(seed)
+
+
+def test_every_history_with_commits_in_short_steps_keeps_every_promise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (transaction, channel):
+        monkeypatch.setattr(module, "STEP", 2)
+    monkeypatch.setattr(prepared, "_JOIN", 1)
+    short, write = World.turn, PreparedPublishes.write
+    written = 0
+
+    def turn(world: World) -> None:
+        short(world)
+        for _ in range(4):  # steps
+            world.broker.flow.tick()
+
+    def counted(publishes: PreparedPublishes, records: list[tuple[int, bytes]]) -> list[int]:
+        nonlocal written
+        written += 1
+        return write(publishes, records)
+
+    monkeypatch.setattr(World, "turn", turn)
+    monkeypatch.setattr(PreparedPublishes, "write", counted)
+    for seed in range(88_000_000, 88_000_000 + max(SEEDS // 8, 40)):
+        simulate(seed)
+    assert written
 
 
 def test_a_seed_is_the_same_history_every_time_and_in_every_process() -> None:

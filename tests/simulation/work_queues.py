@@ -325,7 +325,7 @@ class WorkQueues:
             leased = [
                 lease.message
                 for ledger in living
-                for lease in ledger.by_number.values()
+                for lease in ledger.outstanding()
                 if lease.queue is queue and lease.holder is not None
             ]
             if queue.unacked != len(leased):

@@ -48,7 +48,6 @@ from holtmq.broker.pausing import Pause
 # (offset, journal position) -> the message's transaction id; None when it cannot be read.
 TransactionIdReader = Callable[[int, int], str | None]
 
-EXPIRED_MAX = 25_000  # ids forgotten by one push: about 15 ms
 SCAN_MAX = 4096  # messages searched on each side of a cursor for an id that left the dedup window
 
 
@@ -241,8 +240,8 @@ class PartitionedQueue:
             self.indexes[name] = len(self.partitions)
             self.partitions.append(Partition(name, event.created_us))
         self.log.append(positions, event.created_us, indexes, event.fingerprints)
-        self.dedup.add(first, event.fingerprints)
-        self.expire_ids(event.created_us, min(2 * len(indexes) + 64, EXPIRED_MAX))
+        if not self.dedup.add(first, event.fingerprints):
+            self.expire_ids(event.created_us, 2 * len(indexes) + 64)
         partitions = self.partitions
         if indexes.count(indexes[0]) == len(indexes):
             partitions[indexes[0]].offsets.extend(range(first, first + len(indexes)))

@@ -17,7 +17,7 @@ from holtmq.broker.partitioned.commands.pushing import has_room
 from holtmq.broker.partitioned.events import Pushed
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.log.bodies import AmqpMetadata, Body, encode_bodies
-from holtmq.broker.partitioned.queue import EXPIRED_MAX, PartitionedQueue
+from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.store import Change, StateRecord
 from holtmq.broker.records.changes import Kind
@@ -27,6 +27,7 @@ from holtmq.journal.encoded_batch import EncodedBatch
 from holtmq.journal.records import FRAME_SIZE
 
 _AT_ONCE: Final = 200  # messages that are encoded together: less than a millisecond
+_EXPIRED: Final = 10_000  # ids that are forgotten together: about 7 ms
 _BODY: Final = int(Kind.PARTITIONED_BODY)
 
 
@@ -168,7 +169,5 @@ class PreparedPushes:
         store, now_us = self._service.store, micros(self._now())
         for number, _ in self._pushed:
             yield
-            while (queue := store.by_number.get(number)) is not None and queue.expire_ids(
-                now_us, EXPIRED_MAX
-            ):
+            while (queue := store.by_number.get(number)) is not None and queue.expire_ids(now_us, _EXPIRED):
                 yield

@@ -124,21 +124,26 @@ class DedupIndex:
                     yield one.first + twin
 
     def prepare(self, prints: "array[int]", places: dict[int, int]) -> None:
-        """The next push has these fingerprints, all different, whose places were indexed ahead."""
-        assert len(places) == len(prints)
-        self._ahead = (prints, places) if len(prints) >= _ADOPTED else None
+        """The next push has these fingerprints, all different, whose places were indexed ahead.
 
-    def add(self, first_offset: int, prints: "array[int]") -> None:
-        """Index new messages at consecutive offsets."""
+        The caller expires old ids after it, in steps.
+        """
+        assert len(places) == len(prints)
+        self._ahead = prints, places
+
+    def add(self, first_offset: int, prints: "array[int]") -> bool:
+        """Index new messages at consecutive offsets; return whether they were prepared."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] is prints:
+        is_prepared = ahead is not None and ahead[0] is prints
+        if ahead is not None and is_prepared and len(prints) >= _ADOPTED:
             self._newest = _Generation(first_offset, ahead[1])
             self._generations.append(self._newest)
-            return
+            return True
         if len(self._newest.entries) + len(prints) > GENERATION and self._newest.entries:
             self._newest = _Generation(first_offset)
             self._generations.append(self._newest)
         self._newest.add(first_offset, prints)
+        return is_prepared
 
     def expire(self, cutoff_us: int, most: int) -> bool:
         """Remove entries older than the window, and above the limit, oldest first.
