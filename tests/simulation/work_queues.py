@@ -124,11 +124,14 @@ class WorkQueues:
             mover.send(BasicConsume(_IN, "mover"))
 
     def _publishes(self) -> None:
+        self._publish((_WORK, _WORK, _IN, _SHORT, _LATE, _EVENTS, _QUORUM))
+
+    def _publish(self, queues: Sequence[str]) -> None:
         client = self._some_client()
         if client is None:
             return
         for _ in range(self._world.random.randint(1, 4)):
-            queue = self._world.random.choice((_WORK, _WORK, _IN, _SHORT, _LATE, _EVENTS, _QUORUM))
+            queue = self._world.random.choice(queues)
             persistent = queue not in (_WORK, _QUORUM) or self._world.random.random() < 0.8
             if persistent or queue == _QUORUM:
                 name = self._record.next_name(queue, f"{queue}-{client.number}")
@@ -225,8 +228,17 @@ class WorkQueues:
             self._leave_client(client)
 
     def _mover_moves(self) -> None:
+        """Move some messages in a transaction; first, if need be, what has to be there for it."""
         mover = self._mover
-        if mover is None or not mover.held or self._transaction_open:
+        if self._transaction_open:
+            return
+        if mover is None:
+            self._mover_connects()
+            return
+        if not mover.held:
+            if not self._clients:
+                self._connects()
+            self._publish((_IN,))
             return
         batch = [mover.held.pop(0) for _ in range(self._world.random.randint(1, min(3, len(mover.held))))]
         rolls_back = self._world.random.random() < 0.2
