@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
+
+import msgspec
 import pytest
-from core_support import START_MS, Bench, drain, headers_of
+from core_support import START_MS, Bench, drain, headers_of, shrink_paging
 
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
 from holtmq.broker.policy_changes import PolicyChanges
 from holtmq.broker.records import recovered_queue
-from holtmq.broker.records.checkpoint import snapshot
+from holtmq.broker.records.changes import Kind
+from holtmq.broker.records.checkpoint import Snapshot, snapshot
+from holtmq.broker.records.queue_contents import QueueState
 from holtmq.broker.topology.destinations import Queue
 from holtmq.journal.fake_disk import FakeDisk, Keep
 
@@ -525,3 +530,50 @@ def test_a_restart_looks_at_each_queue_for_all_policies_together(monkeypatch: py
 
     assert [bench.queue(f"q{number}").options.max_length for number in (6, 7, 8)] == [7, None, 9]
     assert len(applied) <= 2 * 20  # when it is restored, and at the end
+
+
+def test_a_snapshot_of_messages_that_are_paged_out_is_not_changed_by_what_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module, constant, value in shrink_paging():
+        monkeypatch.setattr(module, constant, value)
+    bench = Bench(FakeDisk(1))
+    names = ("one", "two", "taken")
+    for count, name in zip((1, 2, 8), names, strict=True):
+        bench.declare(name)
+        for number in range(count):
+            bench.publish(name, b"%s %d" % (name.encode(), number))
+    bench.sync()
+    bench.crash()
+    session = bench.session()
+    worker = session.consume("taken", prefetch=5)  # as many as are paged in at once
+    held = [lease.message.position for lease in worker.held.values()]
+    fifo = bench.queue("taken").fifo
+    assert fifo is not None
+    assert fifo.only_run() is not None
+    there = {name: [found.position for found in bench.waiting(name)] for name in names}
+
+    taken = Snapshot(bench.broker)
+    for name in names:
+        for number in range(3):
+            bench.publish(name, b"later %d" % number)
+    bench.turn()
+    for _ in range(2):
+        lease = session.get("two")
+        assert lease is not None
+        session.ack(lease.number)
+    bench.turn()
+
+    states = {
+        state.id: array("Q", state.levels[0]).tolist()
+        for kind, payload in taken.records()
+        if kind == Kind.QUEUE_STATE
+        for state in [msgspec.msgpack.decode(payload, type=QueueState)]
+    }
+    assert states == {
+        bench.queue("one").id: there["one"],
+        bench.queue("two").id: there["two"],
+        bench.queue("taken").id: [*held, *there["taken"]],
+    }
+    live = sorted(position for run in taken.live() for position in run)
+    assert live == sorted([*held, *(p for some in there.values() for p in some)])

@@ -58,11 +58,21 @@ class _Contents(NamedTuple):
 class QueueContents:
     """Captures the queues when it is made; ``live`` and ``states`` may be called in another thread.
 
-    To capture takes 0.4 µs for a queue whose messages are all ready and in memory: its numbers and messages
-    go to the end of lists, without an object of its own that the garbage collector would look at.
+    To capture takes 0.4 µs for a queue whose messages are all ready and in memory, or all paged out, as after
+    a restart: its numbers and messages go to the end of lists, without an object of its own that the garbage
+    collector would look at.
     """
 
-    __slots__ = ("_leases", "_messages", "_numbers", "_others", "_simple")
+    __slots__ = (
+        "_leases",
+        "_messages",
+        "_numbers",
+        "_others",
+        "_paged",
+        "_paged_numbers",
+        "_runs",
+        "_simple",
+    )
 
     def __init__(self, queues: Iterable[Queue], leases: list[Lease]) -> None:
         self._leases = leases
@@ -70,23 +80,34 @@ class QueueContents:
         self._simple: list[WorkQueue] = []
         self._numbers: list[int] = []  # four for each of these
         self._messages: list[Message] = []
+        self._paged: list[WorkQueue] = []
+        self._paged_numbers: list[int] = []  # likewise
+        self._runs: list[array[int]] = []  # one for each of these
         self._capture(queues, set(map(_queue, leases)))
 
     def _capture(self, queues: Iterable[Queue], leased: set[Queue]) -> None:
         simple, numbers, messages = self._simple, self._numbers, self._messages
+        paged, paged_numbers, runs = self._paged, self._paged_numbers, self._runs
         for queue in queues:
             if not isinstance(queue, WorkQueue):
                 continue
             fifo = queue.fifo
             if (
                 fifo is None
-                or fifo.inbox is not (ready := fifo.ready)
                 or fifo.aside is not NOTHING_ASIDE
                 or queue.returned
                 or queue.held_back
                 or queue.outcasts.count
             ):
                 self._others.append(_contents(queue))
+            elif fifo.inbox is not (ready := fifo.ready):
+                run = fifo.only_run()
+                if run is None or (leased and queue in leased):
+                    self._others.append(_contents(queue))
+                else:
+                    paged.append(queue)
+                    paged_numbers += (queue.bytes, queue.expiring, queue.delivered_upto, len(run))
+                    runs.append(run)
             elif (count := len(ready)) or (leased and queue in leased):
                 simple.append(queue)
                 numbers += (queue.bytes, queue.expiring, queue.delivered_upto, count)
@@ -102,7 +123,10 @@ class QueueContents:
         outstanding = chain.from_iterable(contents.outstanding for contents in self._others)
         leased = (lease.message for lease in self._leases)
         held = (message.position for message in chain(leased, outstanding) if message.position)
-        yield from _arrays(chain(ready, held))
+        paged = chain.from_iterable(
+            run[:count] for run, count in zip(self._runs, self._paged_numbers[3::4], strict=True)
+        )
+        yield from _arrays(chain(ready, held, paged))
         for contents in self._others:
             for fifo in contents.levels.values():
                 yield from fifo.positions()
@@ -115,6 +139,13 @@ class QueueContents:
         for contents in self._others:
             if contents.queue.persisted:
                 yield _encode(_state(contents, leased.get(contents.queue, [])))
+        numbers = iter(self._paged_numbers)
+        for queue, run, size, expiring, upto, count in zip(
+            self._paged, self._runs, numbers, numbers, numbers, numbers, strict=True
+        ):
+            if queue.persisted:
+                levels = {0: run[:count].tobytes()}
+                yield _encode(QueueState(queue.id, size, bool(expiring), upto, levels, _NO_RETURNS))
         messages, numbers = iter(self._messages), iter(self._numbers)
         for queue, size, expiring, upto, count in zip(
             self._simple, numbers, numbers, numbers, numbers, strict=True

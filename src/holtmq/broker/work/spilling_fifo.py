@@ -276,6 +276,13 @@ class SpillingFifo:
             [] if self.inbox is self.ready else list(self.inbox),
         )
 
+    def only_run(self) -> array[int] | None:
+        """The positions of all messages if they are paged out together; later messages may be appended."""
+        if len(self._paged) != 1 or self.ready or self.inbox or self._withdrawn:
+            return None
+        run = self._paged[0]
+        return None if isinstance(run, SpilledRun) else run
+
     def positions(self) -> Iterator[array[int]]:
         """Journal positions of all messages in the journal: unreadable ones, head, paged-out middle, tail."""
         return self.contents().positions()
