@@ -162,14 +162,26 @@ def expire_work(site: Site, count: int) -> Callable[[], object]:
 
 def stage(site: Site, count: int) -> Callable[[], object]:
     """One part of a batch, as Arrow."""
+    where = "/api/v1/staging/w/1/0/0"
+    parameters: dict[str, str | int] = {"part": 0, "queue": "out", "partition": "p"}
+    body = _rows(count)
+    return lambda: site.http.put(where, content=body, params=parameters).raise_for_status()
+
+
+def publish_rows(site: Site, count: int) -> Callable[[], object]:
+    """Rows for an exchange, as Arrow."""
+    site.channel.queue_declare("q", durable=True)
+    where = "/api/v1/exchanges/amq.default/rows?routingKey=q"
+    body = _rows(count)
+    return lambda: site.http.post(where, content=body).raise_for_status()
+
+
+def _rows(count: int) -> bytes:
     table = pa.table({"payload": [f'{{"n":{number}}}' for number in range(count)]})
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    where = "/api/v1/staging/w/1/0/0"
-    parameters: dict[str, str | int] = {"part": 0, "queue": "out", "partition": "p"}
-    body = sink.getvalue()
-    return lambda: site.http.put(where, content=body, params=parameters).raise_for_status()
+    return sink.getvalue()
 
 
 def import_shovels(site: Site, count: int) -> Callable[[], object]:
@@ -227,8 +239,8 @@ REQUESTS: dict[str, tuple[int, Prepare]] = {
     "import shovels": (400, import_shovels),
     "import policies for 5,000 queues": (5_000, endings.import_policies),
     "put operator policies for as many queues": (1_000, put_operator_policies),
-    "stage rows": (10_000, stage),
-    "stage very many rows": (100_000, stage),
+    "stage rows": (20_000, stage),
+    "publish rows to an exchange": (100_000, publish_rows),
     "leases of a work queue expire at once": (100_000, expire_work),
     "wake clients that wait": (5_000, wake(work=False)),
     "wake clients that wait for a work queue": (5_000, wake(work=True)),

@@ -13,19 +13,23 @@ import pytest
 
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
-from holtmq.broker.message import make_address
+from holtmq.broker.message import Message, make_address
 from holtmq.broker.partitioned.commands import staging
 from holtmq.broker.partitioned.log import range_reads
 from holtmq.broker.partitioned.log.range_reads import Chosen
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.config import Config, Limits
 from holtmq.config.settings import Journal
 from holtmq.first_start import GUEST_HASH
+from holtmq.http.arrow import staging as staging_door
 from holtmq.http.arrow import stream
 from holtmq.http.arrow.columns import decode_envelope
+from holtmq.http.engine import stepwise
 from holtmq.http.engine.open_streams import BUDGET_BYTES, OpenStreams
 from holtmq.node import Node
 from holtmq.testing import TestBroker
-from holtmq.wire.properties import Properties, encode_header, encode_properties
+from holtmq.testing.views import raw_messages
+from holtmq.wire.properties import Properties, decode_properties, encode_header, encode_properties
 
 Push = Callable[..., None]
 
@@ -422,6 +426,20 @@ def test_an_aborted_batch_is_forgotten(http: httpx.Client) -> None:
     assert commit(http, 0, (0, 0, 1)).status_code == 409
 
 
+def test_a_part_with_too_many_rows_is_refused_and_nothing_of_it_is_staged(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_door, "ROWS_MAX", 2)
+
+    assert stage(http, arrow(payload=["1", "2"]), queue="q").json() == {"rows": 2}
+    refused = stage(http, arrow(payload=["1", "2", "3"]), where="w/0/0/1", queue="q")
+
+    assert refused.status_code == 413
+    assert refused.json()["error"] == "a part has at most 2 rows: stage the others as another part"
+    commit = http.post("/api/v1/staging/w/0/commit", json={"tasks": [{"task": 0, "attempt": 1, "rows": 3}]})
+    assert commit.status_code == 409
+
+
 def test_a_writer_that_was_ended_stages_no_more_until_an_hour_has_passed(
     broker: TestBroker, http: httpx.Client
 ) -> None:
@@ -727,3 +745,29 @@ def test_an_exchange_is_published_to_only_by_those_who_may_write_to_it(broker: T
     assert (mine.status_code, mine.json()["unrouted"]) == (200, 1)
     assert other.status_code == 403
     assert (wrong.status_code, "payload is required" in wrong.json()["error"]) == (400, True)
+
+
+def test_rows_for_an_exchange_are_published_in_steps_in_their_order(
+    broker: TestBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(stepwise, "STEP", 0.0)
+    broker.call(lambda node: node.broker.declare_queue(node.broker.vhost("/"), "q", durable=True))
+    payloads = [str(number) for number in range(7)]
+    where = "/api/v1/exchanges/amq.default/rows?routingKey=q&ids=batch"
+    with httpx.Client(base_url=broker.http_url, timeout=60) as http:
+        done = http.post(where, content=arrow(payload=payloads))
+        wrong = http.post(where, content=arrow(payload=[*payloads, None]))
+
+    assert (done.status_code, done.json()["published"]) == (200, 7)
+    assert (wrong.status_code, wrong.json()["error"]) == (400, "row 7 has no payload")
+    found = broker.call(_messages)
+    names = [decode_properties(message.header, 12).message_id for message in found]
+    assert [message.body.decode() for message in found] == payloads
+    assert names == [f"batch:{number}" for number in range(7)]
+
+
+def _messages(node: Node) -> list[Message]:
+    queue = node.broker.vhost("/").queue("q")
+    assert isinstance(queue, WorkQueue)
+    return raw_messages(node.broker, queue)

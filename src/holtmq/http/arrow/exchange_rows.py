@@ -4,7 +4,9 @@ Owns: the wire form. Must not touch: routing, queues. A request is validated as 
 first message is published.
 """
 
-from typing import Final
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
 
 from holtmq.auth.permissions import Action
 from holtmq.auth.rights import Right
@@ -19,6 +21,9 @@ from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
+if TYPE_CHECKING:
+    from holtmq.http.arrow.stream import ExchangeRow
+
 DEFAULT_EXCHANGE: Final = "amq.default"  # its real name is empty, which a path cannot express
 _KEY_MAX: Final = 255
 
@@ -31,13 +36,19 @@ async def publish(call: Call) -> object:
     name = call.path["exchange"]
     exchange = "" if name == DEFAULT_EXCHANGE else name
     vhost.exchange(exchange)  # raises 404 when there is none
+    steps = Stepwise()
+    rows: list[ExchangeRow] = []
     try:
-        rows = arrow().exchange_rows(call.body, call.query.text("routingKey"), call.query.text("ids"))
+        for some in arrow().exchange_rows(call.body, call.query.text("routingKey"), call.query.text("ids")):
+            rows += some
+            await steps.between()
     except Conflict as error:
         raise Refusal(400, str(error)) from None
     most = call.context.config.amqp.max_message_bytes
     routes: dict[str, Route] = {}
     for row in rows:
+        if steps.is_due:
+            await steps.between()
         if len(row.key.encode()) > _KEY_MAX:
             raise Refusal(400, f"a routing key has at most {_KEY_MAX} bytes")
         if len(row.payload) > most:
@@ -48,8 +59,10 @@ async def publish(call: Call) -> object:
     flow.now_ms = int(call.context.clock() * 1000)
     lost: list[str] = []
     placed = refused = 0
-    steps = Stepwise()
     for row in rows:
+        if steps.is_due:
+            await steps.between()
+            flow.now_ms = int(call.context.clock() * 1000)
         header = encode_header(
             len(row.payload),
             encode_properties(

@@ -18,6 +18,7 @@ from holtmq.http.engine.endpoints import READ_ONLY, WRITE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 
 _NAME_MAX: Final = 255
+ROWS_MAX: Final = 20_000  # of a part, which is written at one moment: about 45 ms
 
 
 class TaskIn(msgspec.Struct):
@@ -43,6 +44,12 @@ async def stage(call: Call) -> object:
     staged: list[StagedRow] = []
     for some in arrow().staged_rows(call.body, defaults, ids):
         staged += some
+        if len(staged) > ROWS_MAX:
+            raise Refusal(
+                413,
+                f"a part has at most {ROWS_MAX} rows: stage the others as another part",
+                "batch_too_large",
+            )
         await asyncio.sleep(0)
     for name in {row.queue for row in staged}:
         call.require(Action.WRITE, name)

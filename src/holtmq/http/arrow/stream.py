@@ -279,13 +279,7 @@ def staged_rows(body: bytes, defaults: Mapping[str, str], ids: str) -> Iterator[
 
     ``ids`` is the prefix of transaction ids for rows that have none.
     """
-    try:
-        table = pa.ipc.open_stream(body).read_all()
-    except pa.ArrowInvalid as error:
-        raise Conflict(f"not an Arrow IPC stream: {error}") from None
-    strangers = [name for name in table.column_names if name not in _STAGED]
-    if strangers or "payload" not in table.column_names:
-        raise Conflict(f"the columns are {', '.join(_STAGED)}, payload is required; got {table.column_names}")
+    table = _table(body, _STAGED)
     for first in range(0, table.num_rows, _ROWS_AT_ONCE):
         yield _staged(table.slice(first, _ROWS_AT_ONCE), first, defaults, ids)
 
@@ -348,22 +342,22 @@ class ExchangeRow(NamedTuple):
     name: str | None
 
 
-def exchange_rows(body: bytes, key: str, ids: str) -> list[ExchangeRow]:
-    """The rows of an IPC stream; ``key`` and ``ids`` are for rows without routing key or transaction id."""
-    try:
-        table = pa.ipc.open_stream(body).read_all()
-    except pa.ArrowInvalid as error:
-        raise Conflict(f"not an Arrow IPC stream: {error}") from None
-    strangers = [name for name in table.column_names if name not in _PUBLISHED]
-    if strangers or "payload" not in table.column_names:
-        raise Conflict(
-            f"the columns are {', '.join(_PUBLISHED)}, payload is required; got {table.column_names}"
-        )
+def exchange_rows(body: bytes, key: str, ids: str) -> Iterator[list[ExchangeRow]]:
+    """The rows of an IPC stream, some at a time, as ``staged_rows``.
+
+    ``key`` and ``ids`` are for rows without routing key or transaction id.
+    """
+    table = _table(body, _PUBLISHED)
+    for first in range(0, table.num_rows, _ROWS_AT_ONCE):
+        yield _published(table.slice(first, _ROWS_AT_ONCE), first, key, ids)
+
+
+def _published(table: pa.Table, first: int, key: str, ids: str) -> list[ExchangeRow]:
     given = {name: table.column(name).to_pylist() for name in table.column_names}
     none: list[None] = [None] * table.num_rows
     rows = []
     for place, (payload, own_key, headers, priority, name) in enumerate(
-        zip(*(given.get(column, none) for column in _PUBLISHED), strict=True)
+        zip(*(given.get(column, none) for column in _PUBLISHED), strict=True), first
     ):
         if payload is None:
             raise Conflict(f"row {place} has no payload")
@@ -377,3 +371,15 @@ def exchange_rows(body: bytes, key: str, ids: str) -> list[ExchangeRow]:
             )
         )
     return rows
+
+
+def _table(body: bytes, columns: Sequence[str]) -> pa.Table:
+    """The whole IPC stream, which must have a payload and no other columns than these."""
+    try:
+        table = pa.ipc.open_stream(body).read_all()
+    except pa.ArrowInvalid as error:
+        raise Conflict(f"not an Arrow IPC stream: {error}") from None
+    strangers = [name for name in table.column_names if name not in columns]
+    if strangers or "payload" not in table.column_names:
+        raise Conflict(f"the columns are {', '.join(columns)}, payload is required; got {table.column_names}")
+    return table
