@@ -37,8 +37,9 @@ def test_a_standby_has_everything_the_owner_committed(
     assert standby.journal.read(position) == (20, b"mine")
 
 
+@pytest.mark.parametrize("size", [1, SMALL.segment_bytes])  # in the same segment, in a new one
 def test_an_owner_that_was_replaced_confirms_nothing_more(
-    postgres: Cluster, tmp_path: Path, members: list[Member]
+    postgres: Cluster, tmp_path: Path, members: list[Member], size: int
 ) -> None:
     log = new_log(postgres.url, takeover_after=SILENCE)
     owner = Member(log, tmp_path / "a").own()
@@ -47,7 +48,7 @@ def test_an_owner_that_was_replaced_confirms_nothing_more(
     members += [owner, other]
     told: list[JournalFailed | None] = []
 
-    owner.journal.append(20, b"too late")
+    owner.journal.append(20, b"x" * size)
     owner.journal.on_durable(told.append)
     owner.journal.flush()
 

@@ -18,7 +18,7 @@ from psycopg import Rollback, errors
 from holtmq.journal.interface import JournalError
 from holtmq.journal.writer import Stretch
 
-from .errors import Fenced, Unreachable
+from .errors import Unreachable
 from .row_statement import RowStatement
 from .session import PatientConnection
 from .store import ROW_BYTES, Kind, LogStore, Owner, Part
@@ -239,7 +239,7 @@ class Appender:
         """Fenced if another node owns the log; else False, since no row was inserted for want of standbys."""
         now = self._store.state_on(connection)
         if now.epoch != self.epoch:
-            raise Fenced(f"{now.owner or 'another node'} owns the log since epoch {now.epoch}")
+            raise now.fenced()
         return False
 
     def _has_standbys(self) -> None:

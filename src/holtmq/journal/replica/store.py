@@ -49,6 +49,10 @@ class LogState:
     newest_part: int
     part_count: int
 
+    def fenced(self) -> Fenced:
+        """The error for an owner that was replaced, with the name of the new one."""
+        return Fenced(f"{self.owner or 'another node'} owns the log since epoch {self.epoch}")
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -239,7 +243,7 @@ class LogStore:
         with self.session.connection() as connection, connection.transaction():
             now = self.state_on(connection, "FOR UPDATE")
             if now.owner_process != owner.process:
-                raise Fenced(f"{now.owner or 'another node'} owns the log since epoch {now.epoch}")
+                raise now.fenced()
             end = self._end(connection)
             return self._raise(connection, owner, now.epoch, end), end
 
@@ -275,7 +279,7 @@ class LogStore:
                 (self.id, owner.process),
             ).fetchone()
         if found is None:
-            raise self.fenced()
+            raise self.state().fenced()
         return str(found[0])
 
     def release(self, owner: Owner) -> None:
@@ -285,11 +289,6 @@ class LogStore:
                 "UPDATE holtmq.log SET released = true, beat = beat + 1 WHERE id = %s AND owner_process = %s",
                 (self.id, owner.process),
             )
-
-    def fenced(self) -> Fenced:
-        """The error for an owner that was replaced, with the name of the new one."""
-        now = self.state()
-        return Fenced(f"{now.owner or 'another node'} owns the log since epoch {now.epoch}")
 
     def upload(self, epoch: int, part: Part, pieces: Iterable[bytes], at: int = 0) -> int:
         """Store a file as a part that is not ready; return its number. ``at``: the first position."""
@@ -355,7 +354,7 @@ class LogStore:
             (self.id, owner.process),
         ).fetchone()
         if found is None:
-            raise Fenced("another node owns the log")
+            raise self.state_on(connection).fenced()
 
     def remove(self) -> None:
         """Drop the log and all its data. Only for test logs: a node that runs on it stops."""

@@ -234,7 +234,7 @@ def test_a_renewal_looks_at_the_queues_the_lease_was_given_out_in(
 def test_ended_leases_are_forgotten_and_live_ones_are_not(
     service: PartitionedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(popping, "_SWEEP", 8)
+    monkeypatch.setattr(popping, "_FEW_HOMES", 8)
     service = PartitionedService(MemoryJournal())
     for number in range(50):
         push(service, "q", str(number), partition=str(number))
