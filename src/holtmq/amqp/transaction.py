@@ -196,24 +196,10 @@ class Transaction:
                 prepared = PreparedPublishes(flow)
                 settling = PreparedSettlements(flow, prepared)
                 try:
-                    for _ in prepared.steps(self._publishes):
+                    for _ in self._prepare(prepared, settling):
                         yield
                         if is_over():
                             return None
-                    self._check(prepared.size)
-                    for _ in settling.prepare(self._endings()):
-                        yield
-                        if is_over():
-                            return None
-                    for _ in prepared.join():
-                        yield
-                        if is_over():
-                            return None
-                    if prepared.size > _RECORD_MAX:
-                        raise Conflict(f"transaction with its dead letters is larger than {_RECORD_MAX}")
-                    yield from repeat(None, STEP)  # so that the rest has a step of its own
-                    if is_over():
-                        return None
                     flow.turn()  # earlier changes are not part of this record
                     prepared.check()
                     settling.check()
@@ -233,6 +219,15 @@ class Transaction:
             return self.commit()
         finally:
             flow.prepares = False
+
+    def _prepare(self, prepared: PreparedPublishes, settling: PreparedSettlements) -> Iterator[None]:
+        yield from prepared.steps(self._publishes)
+        self._check(prepared.size)
+        yield from settling.prepare(self._endings())
+        yield from prepared.join()
+        if prepared.size > _RECORD_MAX:
+            raise Conflict(f"transaction with its dead letters is larger than {_RECORD_MAX}")
+        yield from repeat(None, STEP)  # so that the rest has a step of its own
 
     def let_go(self) -> Iterator[None]:
         """Free the objects of a commit that was made in steps: all at once takes up to 40 ms."""
