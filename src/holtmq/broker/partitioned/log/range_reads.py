@@ -157,7 +157,7 @@ class Pieces:
         queue: PartitionedQueue,
         first: int,
         stop: int,
-        chosen: Chosen = Chosen(),  # noqa: B008  # frozen
+        chosen: Chosen = Chosen(),
         with_bodies: bool = True,
         piece_bytes: Callable[[], int] = lambda: PIECE_BYTES,
     ) -> None:
