@@ -19,7 +19,7 @@ _HOUR_US = 3_600_000_000
 _AT_ONCE = 5_000
 
 
-def _rows(site: Site, count: int, *, ttl_us: int = 0, age_us: int = 0) -> None:
+def put_rows(site: Site, count: int, *, ttl_us: int = 0, age_us: int = 0) -> None:
     """Put rows, as if that had been some time ago."""
 
     def put(node: Node) -> None:
@@ -39,13 +39,13 @@ def _ask(site: Site, operations: list[dict[str, object]]) -> object:
 
 
 def list_rows(site: Site, count: int) -> Callable[[], object]:
-    _rows(site, count)
+    put_rows(site, count)
     return lambda: _ask(site, [{"op": "getPrefix", "ns": "ns", "prefix": "key", "limit": 1_000}])
 
 
 def list_rows_often(site: Site, count: int) -> Callable[[], object]:
     """As many lists as one request may have."""
-    _rows(site, count)
+    put_rows(site, count)
     asked: dict[str, object] = {"op": "getPrefix", "ns": "ns", "prefix": "key", "limit": 1_000}
     _ask(site, [asked])
     return lambda: _ask(site, [asked] * 256)
@@ -53,14 +53,14 @@ def list_rows_often(site: Site, count: int) -> Callable[[], object]:
 
 def get_rows(site: Site, count: int) -> Callable[[], object]:
     """Very many rows by their keys in one request."""
-    _rows(site, count)
+    put_rows(site, count)
     keys = [f"key-{number:07}" for number in range(min(count, 5_000))]  # more are refused
     return lambda: _ask(site, [{"op": "getMany", "ns": "ns", "keys": keys}])
 
 
 def expire_rows(site: Site, count: int) -> Callable[[], object]:
     """Rows of a namespace whose keys are sorted have expired; the next request finds them."""
-    _rows(site, count, ttl_us=_HOUR_US, age_us=2 * _HOUR_US)
+    put_rows(site, count, ttl_us=_HOUR_US, age_us=2 * _HOUR_US)
 
     def sort(node: Node) -> None:
         op = KeyOp(Verb.GET_PREFIX, "ns", prefix="key")
@@ -72,7 +72,7 @@ def expire_rows(site: Site, count: int) -> Callable[[], object]:
 
 def put_rows_again(site: Site, count: int) -> Callable[[], object]:
     """Rows that expire are put again, which leaves outdated deadlines."""
-    _rows(site, count, ttl_us=_HOUR_US)
+    put_rows(site, count, ttl_us=_HOUR_US)
     bodies = [
         msgspec.json.encode(
             {
@@ -100,7 +100,7 @@ def put_rows_again(site: Site, count: int) -> Callable[[], object]:
     return again
 
 
-def _timers(site: Site, count: int, delay_us: int) -> None:
+def set_timers(site: Site, count: int, delay_us: int = _HOUR_US) -> None:
     payload = b'{"n":1}'
 
     def put(node: Node) -> None:
@@ -125,13 +125,13 @@ def _timers(site: Site, count: int, delay_us: int) -> None:
 
 
 def list_timers(site: Site, count: int) -> Callable[[], object]:
-    _timers(site, count, _HOUR_US)
+    set_timers(site, count)
     return lambda: site.get("/api/v1/timers/log?limit=1000")
 
 
 def move_timers(site: Site, count: int) -> Callable[[], object]:
     """Each move leaves an outdated entry."""
-    _timers(site, count, _HOUR_US)
+    set_timers(site, count)
     payload = b64encode(b"1").decode()
 
     def move() -> None:
@@ -153,7 +153,7 @@ def move_timers(site: Site, count: int) -> Callable[[], object]:
 
 def fire_timers(site: Site, count: int) -> Callable[[], object]:
     """All are due at once."""
-    _timers(site, count, 3_000_000)
+    set_timers(site, count, 3_000_000)
 
     def wait() -> None:
         while len(site.broker.call(lambda node: node.partitioned.timed)):
@@ -162,7 +162,7 @@ def fire_timers(site: Site, count: int) -> Callable[[], object]:
     return wait
 
 
-def _traces(site: Site, count: int, names: Callable[[int], list[str]]) -> None:
+def add_traces(site: Site, count: int, names: Callable[[int], list[str]]) -> None:
     site.http.post(
         "/api/v1/push",
         json={"items": [{"queue": "log", "partition": "p", "payload": 1, "transactionId": "t"}]},
@@ -180,13 +180,13 @@ def _traces(site: Site, count: int, names: Callable[[int], list[str]]) -> None:
 
 
 def list_trace_names(site: Site, count: int) -> Callable[[], object]:
-    _traces(site, count, lambda number: [f"name-{number}"])
+    add_traces(site, count, lambda number: [f"name-{number}"])
     return lambda: site.get("/api/v1/traces/names")
 
 
 def list_traces(site: Site, count: int) -> Callable[[], object]:
     """10,000 of very many events of one name."""
-    _traces(site, count, lambda _: ["name"])
+    add_traces(site, count, lambda _: ["name"])
     return lambda: site.get("/api/v1/traces/by-name/name?limit=10000&from=2020-01-01T00:00:00Z")
 
 

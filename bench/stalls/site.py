@@ -25,7 +25,8 @@ class LoopMeter:
     """Notes the CPU time of each round of the running loop. Rounds with nothing but the meter itself are not
     in the total: a request that waits for its client costs nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+        self._clock = clock
         self._running = False
         self._last = 0.0
         self.worst = self.total = 0.0  # seconds
@@ -34,7 +35,7 @@ class LoopMeter:
         """Begin; on the loop's thread."""
         self._running = True
         self.worst = self.total = 0.0
-        self._last = time.thread_time()
+        self._last = self._clock()
         asyncio.get_running_loop().call_soon(self._beat)
 
     def stop(self) -> None:
@@ -44,7 +45,7 @@ class LoopMeter:
 
     def _beat(self) -> None:
         if self._running:
-            now = time.thread_time()
+            now = self._clock()
             spent, self._last = now - self._last, now
             self.worst = max(self.worst, spent)
             if spent > _IDLE:
@@ -55,8 +56,8 @@ class LoopMeter:
 class Meter(LoopMeter):
     """The same for a broker in a thread of this process."""
 
-    def __init__(self, broker: TestBroker) -> None:
-        super().__init__()
+    def __init__(self, broker: TestBroker, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
         self._broker = broker
 
     @contextmanager

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 
 from bench.stalls.site import Prepare, Site
-from pika import BasicProperties
 
 from holtmq.node import Node
 
@@ -176,28 +175,6 @@ def sample_used(site: Site, count: int) -> Callable[[], object]:
         site.channel.basic_publish("", f"queue-{number}", b"x")
     site.channel.queue_declare("queue-0", passive=True)
     return lambda: time.sleep(2.5)
-
-
-def checkpoint(used: bool) -> Prepare:
-    """A checkpoint that an operator asks for; ``used``: every queue has a message."""
-
-    def prepare(site: Site, count: int) -> Callable[[], object]:
-        def make(node: Node) -> None:
-            vhost = node.broker.vhost("/")
-            for number in range(count):
-                node.broker.declare_queue(vhost, f"queue-{number}", durable=True)
-            node.checkpoints.make()
-
-        site.topology(make)
-        while site.broker.call(lambda node: node.journal.is_checkpointing):
-            time.sleep(0.01)
-        if used:
-            for number in range(count):
-                site.channel.basic_publish("", f"queue-{number}", b"x", BasicProperties(delivery_mode=2))
-            site.channel.queue_declare("queue-0", passive=True)
-        return lambda: site.broker.call(lambda node: node.checkpoints.make())
-
-    return prepare
 
 
 def drop_exclusive(site: Site, count: int) -> Callable[[], object]:

@@ -310,11 +310,13 @@ def start(folder: Path) -> TestBroker:
 def write(folder: Path) -> None:
     """Fill a new folder. Segments and what stays in memory are small, so that few messages are enough."""
     from holtmq.broker.partitioned.commands import staging
+    from holtmq.broker.partitioned.log import snapshot as queue_records
     from holtmq.broker.work import spilling_fifo
     from holtmq.testing import broker as testing
 
     spilling_fifo.HEAD_MAX, spilling_fifo.HEAD_KEEP, spilling_fifo.TAIL_MAX = 16, 8, 4  # type: ignore[misc]
     staging.ATOMIC_ROWS, staging.PIECE_ROWS = 2, 1  # type: ignore[misc]
+    queue_records.ALONE = 5  # type: ignore[misc]
     testing._SEGMENT_BYTES = 6 << 10  # type: ignore[misc]
     with start(folder) as broker:
         golden = Golden(broker)

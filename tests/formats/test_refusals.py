@@ -33,8 +33,8 @@ def write(folder: Path, records: Sequence[tuple[int, bytes]]) -> int:
 
 BODY = (int(Kind.PARTITIONED_BODY), encode_body(Body("t", b"1")))
 NOT_UNDERSTOOD: dict[str, list[tuple[int, bytes]]] = {
-    "an unknown kind": [(47, b"from the future")],
-    "an unknown kind behind bodies": [BODY, (47, b"from the future")],
+    "an unknown kind": [(99, b"from the future")],
+    "an unknown kind behind bodies": [BODY, (99, b"from the future")],
     "an unknown kind of work queues": [(29, b"from the future")],
     "an unknown change": [(Kind.CHANGE, _pack(["gadget+", "x"]))],
     "a change with a field more": [(Kind.CHANGE, _pack(["user-", "guest", "a new field"]))],
@@ -96,7 +96,7 @@ def test_a_repaired_journal_does_not_excuse_it(tmp_path: Path) -> None:
     segment = max(tmp_path.glob("*.seg"))
     segment.write_bytes(segment.read_bytes().replace(b"to be damaged", b"to be DAMAGED"))
     assert CliRunner().invoke(command, ["repair", str(tmp_path), "--yes"]).exit_code == 0
-    write(tmp_path, [(47, b"from the future"), (Kind.PAGED, b"whole")])
+    write(tmp_path, [(99, b"from the future"), (Kind.PAGED, b"whole")])
 
-    with pytest.raises(BrokerDidNotStart, match="unknown kind 47"):
+    with pytest.raises(BrokerDidNotStart, match="unknown kind 99"):
         TestBroker(tmp_path).start()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holtmq.broker.errors import BrokerError
+from holtmq.broker.partitioned.captured import StateRecord
 from holtmq.broker.partitioned.commands.acking import decide_acks
 from holtmq.broker.partitioned.commands.pushing import decide_push
 from holtmq.broker.partitioned.commands.retention import decide_retention
@@ -35,9 +36,9 @@ from holtmq.broker.partitioned.groups.joining import (
 from holtmq.broker.partitioned.groups.subscriptions import Scope, StartMode, StartRequest, Subscriptions
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.log.dedup import fingerprint
-from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig
+from snapshots import restore, snapshot
 
 pytestmark = pytest.mark.model
 
@@ -119,7 +120,7 @@ class PartitionedMachine(RuleBasedStateMachine):
         self.now = START
         self.journal: list[tuple[bytes, list[int]]] = []
         self.hidden: list[Pushed] = []
-        self.checkpoint: tuple[int, bytes] | None = None
+        self.checkpoint: tuple[int, list[StateRecord]] | None = None
         self.stored: list[str] = []  # by offset
         self.configured = QueueConfigured("q", "", "", self.config, 0)
         self.queue = self.new_queue()
@@ -520,7 +521,7 @@ class PartitionedMachine(RuleBasedStateMachine):
                     if isinstance(event, Pushed):
                         queue.show(event)
         assert snapshot(queue) == durable
-        assert subscriptions.dump() == self.subscriptions.dump()
+        assert list(subscriptions.records()) == list(self.subscriptions.records())
         self.queue, self.subscriptions = queue, subscriptions
         self.hidden.clear()
         for part in self.model.values():

@@ -53,7 +53,7 @@ def _careless_checkpoint(world: World) -> None:
 
 
 def _stored(world: World) -> set[int]:
-    return {at for queue in _logs(world) for run in queue.log.stored_positions() for at in run}
+    return {at for queue in _logs(world) for run in queue.log.capture().positions() for at in run}
 
 
 def _letters(world: World) -> set[int]:

@@ -19,6 +19,7 @@ from holtmq.amqp.methods import BasicPublish
 from holtmq.broker.broker import Broker
 from holtmq.broker.dead_lettering import DeadLettering
 from holtmq.broker.flow import Flow, PublishOutcome
+from holtmq.broker.partitioned.captured import StateRecord
 from holtmq.broker.partitioned.commands import acking
 from holtmq.broker.partitioned.events import Acked, encode
 from holtmq.broker.partitioned.groups import acknowledgment
@@ -27,7 +28,7 @@ from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.log.dedup import DedupIndex
 from holtmq.broker.partitioned.log.pending_visibility import PendingVisibility
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.store import _EVENTS, Change, PartitionedStore, StateRecord
+from holtmq.broker.partitioned.store import _EVENTS, Change, PartitionedStore
 from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
 from holtmq.broker.publish import prepared
 from holtmq.broker.publish.placings import Placings

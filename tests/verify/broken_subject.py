@@ -15,9 +15,10 @@ from collections.abc import Sequence
 
 from holtmq.broker.partitioned import events as partitioned_events
 from holtmq.broker.partitioned import store as partitioned_store
+from holtmq.broker.partitioned.captured import StateRecord
 from holtmq.broker.partitioned.events import Acked, Event
 from holtmq.broker.partitioned.log.bodies import Body
-from holtmq.broker.partitioned.store import Change, PartitionedStore, StateRecord
+from holtmq.broker.partitioned.store import Change, PartitionedStore
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.recovered_queue import RecoveredQueue
 from holtmq.http.engine.request import HttpRequest

@@ -7,8 +7,8 @@ from holtmq.broker.partitioned.events import MessageDeleted, QueueConfigured
 from holtmq.broker.partitioned.groups import group
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 from holtmq.broker.partitioned.groups.joining import decide_group_deletion, decide_seek
-from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.queue_config import QueueConfig
+from snapshots import restore, snapshot
 
 
 def test_a_pop_right_after_a_push_sees_it_in_order() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.jobs.job import Target
+from holtmq.broker.partitioned.captured import StateRecord
 from holtmq.broker.partitioned.events import DeadLettersRemoved
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
@@ -15,7 +16,6 @@ from holtmq.broker.partitioned.pending_commit import PendingCommit
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.partitioned.store import StateRecord
 
 
 def redrive_letters(

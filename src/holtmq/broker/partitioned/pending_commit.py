@@ -6,10 +6,11 @@ Must not touch: decisions, counters, the journal itself (``store.py`` writes).
 
 from collections.abc import Sequence
 
+from holtmq.broker.partitioned.captured import StateRecord
 from holtmq.broker.partitioned.events import Pushed, QueueEvent
 from holtmq.broker.partitioned.log.bodies import Body, encode_bodies
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.store import Change, PartitionedStore, StateRecord
+from holtmq.broker.partitioned.store import Change, PartitionedStore
 
 
 class PendingCommit:

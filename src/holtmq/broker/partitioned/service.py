@@ -13,6 +13,7 @@ from functools import partial
 from itertools import repeat
 
 from holtmq.broker.errors import LimitReached
+from holtmq.broker.partitioned.captured import StateRecord
 from holtmq.broker.partitioned.commands.acking import NOT_FOUND, decide_acks
 from holtmq.broker.partitioned.commands.clean_acks import CleanRun, decide_clean
 from holtmq.broker.partitioned.commands.idle_partitions import IdleSweep
@@ -31,7 +32,7 @@ from holtmq.broker.partitioned.extras.stream_state import StreamStates
 from holtmq.broker.partitioned.extras.timer_firing import Firing
 from holtmq.broker.partitioned.extras.timers import TimedMessages
 from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome
-from holtmq.broker.partitioned.log.range_reads import DeliveryCheckpoints
+from holtmq.broker.partitioned.log.delivery_checkpoints import DeliveryCheckpoints
 from holtmq.broker.partitioned.pending_commit import PendingCommit
 from holtmq.broker.partitioned.queue import Extension, PartitionedQueue
 from holtmq.broker.partitioned.queue_config import US
@@ -44,7 +45,7 @@ from holtmq.broker.partitioned.requests import (
     PushResult,
     Waiter,
 )
-from holtmq.broker.partitioned.store import PartitionedStore, StateRecord
+from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
 from holtmq.broker.partitioned.waiting.wide_pops import WideLines
 from holtmq.journal.interface import Journal

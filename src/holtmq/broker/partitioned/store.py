@@ -7,12 +7,14 @@ Over 400 lines: writing a change, applying it and folding it at a start must sta
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 import msgspec
 
 from holtmq.broker.damage import DamageList
+from holtmq.broker.partitioned.captured import Captured, StateRecord, portions
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
     Event,
@@ -29,7 +31,7 @@ from holtmq.broker.partitioned.events import (
 )
 from holtmq.broker.partitioned.extras.traces import Traced, TraceStore
 from holtmq.broker.partitioned.groups.group import micros
-from holtmq.broker.partitioned.groups.subscriptions import Subscriptions
+from holtmq.broker.partitioned.groups.subscriptions import Subscriptions, as_events
 from holtmq.broker.partitioned.log.after_repair import AfterRepair
 from holtmq.broker.partitioned.log.bodies import (
     Body,
@@ -44,7 +46,7 @@ from holtmq.broker.partitioned.log.dedup import MAX_ENTRIES
 from holtmq.broker.partitioned.log.dedup_budget import DedupBudget
 from holtmq.broker.partitioned.log.message_log import NO_PARTITION
 from holtmq.broker.partitioned.log.pending_visibility import PendingVisibility
-from holtmq.broker.partitioned.log.snapshot import restore, snapshot
+from holtmq.broker.partitioned.log.snapshot import CapturedQueue, ChunkRows, Rows, restore
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig, names_of
 from holtmq.broker.records.changes import Kind
@@ -55,7 +57,6 @@ UNREADABLE: Final = "unreadable"  # transaction id of a dead letter whose messag
 _WEIGHED_BYTES: Final = 1 << 20
 
 Change = tuple[int, Event]  # queue number (NO_QUEUE if the event belongs to no queue) and event
-StateRecord = tuple[int, bytes]  # kind and payload of a record that another part of the node folds
 
 
 class MessagesSetAside(RecordUnreadable):
@@ -71,8 +72,8 @@ class StatePart:
         """Apply one record, after a commit or at start-up."""
         raise NotImplementedError
 
-    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
-        """Records that hold the whole state, and the journal positions it refers to, in any order."""
+    def capture(self) -> Captured:
+        """The whole state as it is now."""
         raise NotImplementedError
 
 
@@ -84,6 +85,7 @@ class Counters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 _counters: Final = msgspec.msgpack.Decoder(Counters)
+_rows: Final = msgspec.msgpack.Decoder(Rows)
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -110,6 +112,7 @@ class PartitionedStore:
         self._state_parts: dict[int, StatePart] = {}
         self._after_repair: AfterRepair | None = None  # while folding, once a repair was met
         self._lost: list[int] = []  # while folding: indexes in ``_loose`` of records that are lost
+        self._rows: ChunkRows = {}  # while folding: of the queue that follows
         self._loose: list[int] = []  # while folding: positions of bodies whose event has not been read yet
 
     def add_state_part(self, part: StatePart) -> None:
@@ -400,9 +403,12 @@ class PartitionedStore:
             self.apply_stored(changes, self.loose_bodies(wanted))
         elif kind == Kind.PARTITIONED_QUEUE:
             share = self.dedup_budget.share
-            queue = restore(payload, self.read_transaction_id, max_dedup_entries=share)
+            queue = restore(payload, self.read_transaction_id, self._rows, max_dedup_entries=share)
             self.queues[queue.name] = self.by_number[queue.number] = queue
             self._note_aging(queue)
+        elif kind == Kind.PARTITIONED_ROWS:
+            rows_of_queue = _rows.decode(payload)
+            self._rows[rows_of_queue.queue, rows_of_queue.chunk] = rows_of_queue.columns
         elif kind == Kind.PARTITIONED_COUNTERS:
             counters = _counters.decode(payload)
             self.next_queue, self.traces.next_number = counters.next_queue, counters.next_trace
@@ -461,26 +467,30 @@ class PartitionedStore:
             return kept
         return [*before, *range(loose[lost[0]], loose[lost[0]] + missing), *behind]
 
-    def snapshot(self) -> tuple[list[StateRecord], list["array[int]"]]:
-        """Records that hold the whole state, and the journal positions it refers to, in any order."""
-        events: list[bytes] = [encode(NO_QUEUE, event) for event in self.subscriptions.dump()]
-        events += [encode(NO_QUEUE, event) for event in self.traces]
-        records: list[StateRecord] = [
-            (int(Kind.PARTITIONED_QUEUE), snapshot(queue)) for queue in self.by_number.values()
-        ]
-        if events:
-            records.append((_EVENTS, b"".join(events)))
+    def capture(self) -> Captured:
+        """The whole state as it is now."""
+        subscriptions, traces = list(self.subscriptions.records()), list(self.traces)
+        queues = [CapturedQueue(queue) for queue in self.by_number.values()]
         counters = Counters(self.next_queue, self.traces.next_number)
-        records.append((int(Kind.PARTITIONED_COUNTERS), _encode(counters)))
-        live: list[array[int]] = []
-        for queue in self.by_number.values():
-            live += queue.log.stored_positions()
-            live.append(array("Q", [letter.journal_position for letter in queue.dead_letters]))
-        for part in dict.fromkeys(self._state_parts.values()):
-            more, kept = part.dump()
-            records += more
-            live += kept
-        return records, live
+        parts = [part.capture() for part in dict.fromkeys(self._state_parts.values())]
+
+        def records() -> Iterator[StateRecord]:
+            for queue in queues:
+                yield from queue.records()
+            events: Iterable[Subscribed | Traced] = chain(as_events(subscriptions), traces)
+            for some in portions(events):
+                yield _EVENTS, b"".join([encode(NO_QUEUE, event) for event in some])
+            yield int(Kind.PARTITIONED_COUNTERS), _encode(counters)
+            for part in parts:
+                yield from part.records
+
+        def live() -> Iterator["array[int]"]:
+            for queue in queues:
+                yield from queue.live()
+            for part in parts:
+                yield from part.live
+
+        return Captured(records(), live())
 
 
 _BODY: Final = int(Kind.PARTITIONED_BODY)

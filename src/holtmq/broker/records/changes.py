@@ -43,6 +43,7 @@ class Kind(IntEnum):
     STAGE_COMMITTED = 44  # a staged batch became messages
     STAGING_STATE = 45  # checkpoint: what is staged, and which batches were committed
     DELIVERY_STATE = 46  # checkpoint: the newest deliveries of one partitioned queue
+    PARTITIONED_ROWS = 47  # checkpoint: rows of the partitioned queue that follows
 
 
 class Change(msgspec.Struct, tag=True, array_like=True, forbid_unknown_fields=True, frozen=True):

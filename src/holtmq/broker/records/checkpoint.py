@@ -15,6 +15,7 @@ import msgspec
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.jobs.job import encode_job
+from holtmq.broker.partitioned.captured import Captured
 from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.records.changes import (
     AnyChange,
@@ -61,11 +62,11 @@ class Snapshot:
     made in one go, since a checkpoint is the state at one position of the log.
     """
 
-    __slots__ = ("_counters", "_delayed", "_live", "_more", "_others", "_queues", "_topology")
+    __slots__ = ("_counters", "_delayed", "_live", "_more", "_others", "_partitioned", "_queues", "_topology")
 
     def __init__(self, broker: Broker, partitioned: PartitionedStore | None = None) -> None:
         self._counters = Counters(broker.flow.seq, broker.last_queue_id)
-        self._others = [encode_change(change) for change in _others(broker)]
+        self._others = list(_others(broker))
         self._topology = broker.topology_records.captured()
         self._queues = QueueContents(broker.queues_by_id.values(), _leases(broker))
         self._delayed = dict(broker.flow.delayed)
@@ -75,26 +76,24 @@ class Snapshot:
         if kept_aside:
             self._more.append((Kind.DAMAGED, damaged))
             self._live.append(kept_aside)
-        if partitioned is not None:
-            more, kept = partitioned.snapshot()
-            self._more += more
-            self._live += kept
+        self._partitioned = Captured(()) if partitioned is None else partitioned.capture()
 
     def live(self) -> Iterator[array[int]]:
         """The positions that the state refers to, in any order."""
-        parts = chain(self._queues.live(), (array("Q", self._delayed),), self._live)
+        parts = chain(self._queues.live(), (array("Q", self._delayed),), self._live, self._partitioned.live)
         return (positions for positions in parts if positions)
 
     def records(self) -> Iterator[tuple[int, bytes]]:
         """Records of the state, in an order that can be read."""
         yield Kind.COUNTERS, _encode(self._counters)
-        yield from zip(repeat(Kind.CHANGE), self._others)
+        yield from zip(repeat(Kind.CHANGE), map(encode_change, self._others))
         yield from zip(repeat(Kind.CHANGE), self._topology.encoded())
         yield from zip(repeat(Kind.QUEUE_STATE), self._queues.states())
         delayed = self._delayed.items()
         due = {position: due_ms for position, (persistent, due_ms) in delayed if persistent}
         yield Kind.DELAY_STATE, _encode(DelayState(due))
         yield from self._more
+        yield from self._partitioned.records
 
 
 def snapshot(

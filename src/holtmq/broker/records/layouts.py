@@ -16,7 +16,13 @@ from holtmq.broker.partitioned import events
 from holtmq.broker.partitioned import store as partitioned
 from holtmq.broker.partitioned.commands import spool, staging_records
 from holtmq.broker.partitioned.extras import stream_state, timers
-from holtmq.broker.partitioned.log import bodies, range_reads, snapshot
+from holtmq.broker.partitioned.log import (
+    bodies,
+    delivery_checkpoints,
+    delivery_log,
+    message_log,
+    snapshot,
+)
 from holtmq.broker.records import changes, checkpoint, message_records, queue_contents
 from holtmq.broker.records.changes import Kind
 
@@ -81,7 +87,9 @@ LAYOUTS: Final[dict[Kind, Layout]] = {
         "properties, then priority, and the three; then the payload (sealed: nonce of 12 bytes, AES-256-GCM)",
     ),
     Kind.PARTITIONED_QUEUE: Layout(
-        snapshot.VERSION, f"msgpack map: {_fields(snapshot._QueueState)}; `version` is this number"
+        snapshot.VERSION,
+        f"msgpack map: {_fields(snapshot._QueueState)}; `version` is this number (in version 1 no chunk of "
+        "`log` has a record of its own)",
     ),
     Kind.PARTITIONED_COUNTERS: Layout(1, _array(partitioned.Counters)),
     Kind.SWITCHED: Layout(1, _array(spool.Switches)),
@@ -102,7 +110,16 @@ LAYOUTS: Final[dict[Kind, Layout]] = {
     Kind.STAGING_STATE: Layout(
         2, f"{_array(staging_records.HidingState)} (if nothing is hidden: version 1, without `hidden`)"
     ),
-    Kind.DELIVERY_STATE: Layout(1, _array(range_reads._QueueDeliveries)),
+    Kind.DELIVERY_STATE: Layout(
+        delivery_checkpoints.VERSION,
+        f"{_array(delivery_checkpoints.QueueDeliveries)} (`log`: {_fields(delivery_log.LogState)}; "
+        "version 1: queue, log, with a row for each run)",
+    ),
+    Kind.PARTITIONED_ROWS: Layout(
+        1,
+        f"{_array(snapshot.Rows)}; the columns of up to {message_log.CHUNK_ROWS:,} messages: positions, "
+        "created us, partitions (`<I` each), fingerprints (the others `<Q` each)",
+    ),
 }
 
 

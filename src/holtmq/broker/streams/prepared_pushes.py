@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from holtmq.broker.message import Message
+from holtmq.broker.partitioned.captured import StateRecord
 from holtmq.broker.partitioned.commands.addressing import Addresses
 from holtmq.broker.partitioned.commands.pushing import has_room
 from holtmq.broker.partitioned.events import Pushed
@@ -19,7 +20,7 @@ from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.log.bodies import AmqpMetadata, Body, encode_bodies
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.partitioned.store import Change, StateRecord
+from holtmq.broker.partitioned.store import Change
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.streams.envelopes import Envelope, body_of, partition_of, to_payload
 from holtmq.broker.streams.stream_queue import StreamQueue

@@ -8,13 +8,13 @@ import hashlib
 from typing import Final
 from uuid import uuid4
 
+from holtmq.broker.partitioned.captured import StateRecord
 from holtmq.broker.partitioned.commands.pushing import decide_push
 from holtmq.broker.partitioned.extras.timers import Timed, TimedChange
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.log.identifiers import partition_id, promised_id
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.partitioned.store import StateRecord
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import iso_ms, quoted, quoted_or_null
 

@@ -12,7 +12,7 @@ from holtmq.broker.partitioned.commands.transaction import (
 )
 from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckRefused, AckStatus, AckVerdict
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE
-from holtmq.broker.partitioned.log.snapshot import snapshot
+from snapshots import snapshot
 
 
 def two_queues() -> Node:

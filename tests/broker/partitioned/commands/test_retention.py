@@ -212,13 +212,13 @@ def test_memory_of_trimmed_messages_is_freed_once_dedup_forgets_them() -> None:
     node.now += 15
     while run(node):
         pass
-    assert len(node.queue.log.dump()[4]) == 3
+    assert len(node.queue.log.capture().chunks) == 3
 
     node.now += 10
     for number in range(300):
         node.push("p", *[f"later-{number}-{n}" for n in range(50)])
 
-    assert sum(1 for chunk in node.queue.log.dump()[4] if chunk) < 4
+    assert sum(1 for chunk in node.queue.log.capture().chunks if chunk) < 4
     assert node.queue.log.first_offset == 3 * CHUNK_ROWS
 
 

@@ -70,7 +70,7 @@ class Site:
         self.open()
 
     def checkpoint(self) -> None:
-        assert self.journal.checkpoint(*self.service.store.snapshot())
+        assert self.journal.checkpoint(*self.service.store.capture())
         self.journal.flush()
 
     def push(self, name: str, queue: str = "q", partition: str = "p0") -> None:

@@ -53,7 +53,7 @@ def test_rows_that_several_tasks_staged_stay_readable_when_later_batches_are_abo
         stage(service, batch + 1, tasks, parts=9)
         service.staging.abort("w", batch + 1)
         journal.flush()
-        assert journal.checkpoint(*service.store.snapshot())
+        assert journal.checkpoint(*service.store.capture())
         journal.flush()
 
         log = service.store.queues["q"].log

@@ -204,7 +204,7 @@ def test_a_checkpoint_after_the_rows_are_gone_does_not_surprise_a_commit_between
     else:
         finish(service.staging.commit("w", 1, [winner], NOW))
     service.journal.flush()
-    assert service.journal.checkpoint(*service.store.snapshot())
+    assert service.journal.checkpoint(*service.store.capture())
     service.journal.flush()
 
     if how == "abort":
@@ -289,7 +289,7 @@ def test_a_batch_that_has_begun_to_appear_is_finished_from_its_own_rows(
     if restart:
         service.journal.flush()
         if restart == "checkpoint":
-            assert service.journal.checkpoint(*service.store.snapshot())
+            assert service.journal.checkpoint(*service.store.capture())
             service.journal.flush()
         service = recovered(service)
 

@@ -12,9 +12,9 @@ from holtmq.broker.partitioned.events import QueueConfigured
 from holtmq.broker.partitioned.log import dedup
 from holtmq.broker.partitioned.log.dedup import DedupIndex, fingerprint
 from holtmq.broker.partitioned.log.message_log import MessageLog
-from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig
+from snapshots import restore, snapshot
 
 
 @pytest.fixture(autouse=True, params=[1, 2, dedup.GENERATION])

@@ -40,7 +40,7 @@ def test_letters_stay_readable_when_retention_has_taken_their_messages() -> None
     for number in range(4):
         service.push([PushItem("other", "p", Body(f"o{number}", b'"x"' * 500))], NOW + 10)
         journal.flush()
-        assert journal.checkpoint(*service.store.snapshot())
+        assert journal.checkpoint(*service.store.capture())
         journal.flush()
 
     letters = list(queue.dead_letters)

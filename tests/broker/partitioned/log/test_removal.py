@@ -11,8 +11,8 @@ from holtmq.broker.partitioned.events import IdsGiven, MessageDeleted
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 from holtmq.broker.partitioned.log.message_log import CHUNK_ROWS, NO_PARTITION
-from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.statistics import group_counts, partition_counts, queue_counts
+from snapshots import restore, snapshot
 
 DAY_US = 86_400_000_000
 

@@ -9,20 +9,22 @@ from random import Random
 
 import pytest
 
+from holtmq.broker.partitioned.captured import Captured, StateRecord
 from holtmq.broker.partitioned.commands import admin
 from holtmq.broker.partitioned.commands.pushing import decide_push
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
 from holtmq.broker.partitioned.log import message_log
+from holtmq.broker.partitioned.log import snapshot as snapshots
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.log.message_log import GONE, NO_PARTITION, Partition
-from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import US, OptionValue
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem, Run
 from holtmq.broker.partitioned.service import PartitionedService, Settings
 from holtmq.broker.partitioned.statistics import group_counts, partition_counts, queue_counts
 from holtmq.journal import MemoryJournal
+from snapshots import restore, snapshot
 
 HISTORIES = 200
 GROUPS = (QUEUE_MODE, "g", "h")
@@ -31,6 +33,7 @@ LONGER_THAN_A_LEASE = 100_000
 VERDICTS = (*[AckStatus.COMPLETED] * 3, AckStatus.FAILED, AckStatus.RETRY, AckStatus.DEAD_LETTER)
 
 Cursors = dict[tuple[str, int], int]  # by group and partition
+Contents = tuple[list[StateRecord], list[int]]
 
 
 class History:
@@ -46,6 +49,7 @@ class History:
         self.alive: set[int] = set()  # offsets
         self.handed_out: list[tuple[PopRequest, Run]] = []
         self.ids = self.pops = 0  # how many so far
+        self.moments: list[tuple[Contents, Captured]] = []  # of checkpoints that are written at the end
         options: dict[str, OptionValue] = {
             "dedup_window_seconds": dice.choice((0, 5, 3600)),
             "retry_limit": dice.choice((0, 1, 3)),
@@ -180,8 +184,10 @@ class History:
             assert not list(leases.live(self.now)), "a lease survived the removal"
 
     def checkpoint(self) -> None:
+        store = self.service.store
+        self.moments.append((contents(store.capture()), store.capture()))
         self.journal.flush()
-        self.journal.checkpoint(*self.service.store.snapshot())
+        self.journal.checkpoint(*self.service.store.capture())
         self.journal.flush()
 
     def restart(self) -> None:
@@ -335,7 +341,7 @@ def every_body_can_be_read(history: History) -> None:
 
 def rows_that_nobody_needs_are_freed(history: History) -> None:
     """Whenever something leaves: no chunk is kept for ids that left the dedup window."""
-    base, next_offset, _, _, columns = history.queue.log.dump()
+    base, next_offset, _, _, columns = history.queue.log.capture()
     needed = {offset for _, where in history.partitions() for offset in where.offsets}
     first = base * message_log.CHUNK_ROWS
     for column in columns:
@@ -345,11 +351,16 @@ def rows_that_nobody_needs_are_freed(history: History) -> None:
         first = rows.stop
 
 
+def contents(captured: Captured) -> Contents:
+    """What a checkpoint writes, and the positions that it keeps."""
+    return list(captured.records), sorted(at for found in captured.live for at in found)
+
+
 def picture(queue: PartitionedQueue) -> dict[str, object]:
     """All that a queue must still know after a restart, and what it derives from that; named for the diff."""
     log = queue.log
     seen: dict[str, object] = {
-        "log": log.dump(),
+        "log": list(log.capture().columns()),
         "live": (log.live, log.first_offset),
         "dedup floor": queue.dedup.floor,
         "indexes": queue.indexes,
@@ -382,13 +393,16 @@ def test_whatever_leaves_the_rest_is_counted_kept_and_handed_out(
         for group in GROUPS:
             assert history.waiting(group) == history.drain(group)
             check(history)
+        for then, captured in history.moments:
+            assert contents(captured) == then, "what happened later is in the checkpoint"
     except Exception as failure:
         failure.add_note(f"seed {seed}, {len(history.done)} commands: {' '.join(history.done)}")
         raise
 
 
 def shrink_chunks(monkeypatch: pytest.MonkeyPatch, shift: int) -> None:
-    """So that a dozen messages fill several, and one becomes free every few steps."""
+    """So that a dozen messages fill several, and one becomes free every few steps. Long ones have records."""
+    monkeypatch.setattr(snapshots, "ALONE", 2)
     monkeypatch.setattr(message_log, "CHUNK_SHIFT", shift)
     monkeypatch.setattr(message_log, "CHUNK_ROWS", 1 << shift)
     monkeypatch.setattr(message_log, "_MASK", (1 << shift) - 1)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holtmq.broker.errors import NotFound
+from holtmq.broker.partitioned.captured import StateRecord
 from holtmq.broker.partitioned.commands.acking import decide_acks
 from holtmq.broker.partitioned.commands.transaction import (
     AckOperation,
@@ -22,7 +23,6 @@ from holtmq.broker.partitioned.pending_commit import PendingCommit
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckAnswer, AckRequest, PushItem, PushResult
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.partitioned.store import StateRecord
 
 
 @dataclass(slots=True)

@@ -4,16 +4,16 @@ Owns: the switches, the spooled messages and their order; each reaches its queue
 rules of queues (a drain is an ordinary push), clocks.
 """
 
-from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
+from holtmq.broker.partitioned.captured import Captured, StateRecord, array_of, packed, positions
 from holtmq.broker.partitioned.log.bodies import encode_body
 from holtmq.broker.partitioned.requests import PushItem
-from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
+from holtmq.broker.partitioned.store import PartitionedStore, StatePart
 from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import RecordUnreadable
 
@@ -125,7 +125,11 @@ class Spool(StatePart):
             state = _state.decode(payload)
             self._switches, self._waiting = state.switches, deque(state.waiting)
 
-    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
-        state = _SpoolState(self._switches, list(self._waiting))
-        positions = array("Q", [position for _, _, position in self._waiting])
-        return [(int(Kind.SPOOL_STATE), _encode(state))], [positions]
+    def capture(self) -> Captured:
+        switches, waiting = self._switches, list(self._waiting)
+        return Captured(_record(switches, waiting), positions(position for _, _, position in waiting))
+
+
+def _record(switches: Switches, waiting: list[tuple[str, str, int]]) -> Iterator[StateRecord]:
+    """One ``_SpoolState``, which may be long."""
+    yield int(Kind.SPOOL_STATE), array_of(2) + _encode(switches) + packed(waiting)

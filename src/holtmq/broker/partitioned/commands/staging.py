@@ -18,9 +18,11 @@ Over 400 lines: staging, committing and folding change the same parts, and must 
 from array import array
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from holtmq.broker.errors import Conflict
+from holtmq.broker.partitioned.captured import Captured, StateRecord, positions
 from holtmq.broker.partitioned.commands.addressing import Addresses
 from holtmq.broker.partitioned.commands.pushing import check_room, decide_push
 from holtmq.broker.partitioned.commands.spool import Spool
@@ -28,7 +30,6 @@ from holtmq.broker.partitioned.commands.staging_records import (
     Attempt,
     Committed,
     Header,
-    HidingState,
     Key,
     PieceOfBatch,
     Place,
@@ -37,17 +38,17 @@ from holtmq.broker.partitioned.commands.staging_records import (
     Share,
     StagedPart,
     StagedRow,
-    State,
     Winner,
     decode_header,
     decode_publication,
     decode_state,
     encode_record,
+    state_record,
 )
 from holtmq.broker.partitioned.events import decode_all, encode
 from holtmq.broker.partitioned.log.bodies import encode_body
 from holtmq.broker.partitioned.log.message_log import from_bytes
-from holtmq.broker.partitioned.store import Change, PartitionedStore, StatePart, StateRecord
+from holtmq.broker.partitioned.store import Change, PartitionedStore, StatePart
 from holtmq.broker.records.changes import Kind
 
 ORPHAN_SECONDS: Final = 3600.0
@@ -405,8 +406,8 @@ class Staging(StatePart):
         else:
             state = decode_state(payload)
             self._committed = state.committed
-            for writer, batch, task, attempt, number, header_at, staged_us, positions in state.parts:
-                part = StagedPart(header_at, from_bytes("Q", positions), staged_us)
+            for writer, batch, task, attempt, number, header_at, staged_us, bodies in state.parts:
+                part = StagedPart(header_at, from_bytes("Q", bodies), staged_us)
                 self._keep(writer, batch, task, attempt, number, part)
             self._begun = state.begun
             for writer, offsets in state.hidden.items():
@@ -425,20 +426,11 @@ class Staging(StatePart):
         attempts = self._batches.setdefault((writer, batch), {})
         attempts.setdefault((task, attempt), Attempt()).parts[number] = part
 
-    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
-        parts: list[tuple[str, int, int, int, int, int, int, bytes]] = []
-        headers: array[int] = array("Q")
-        kept = [headers]
-        for (writer, batch), (task, attempt, number), part in self.parts():
-            packed = part.positions.tobytes()
-            parts.append((writer, batch, task, attempt, number, part.header, part.staged_us, packed))
-            headers.append(part.header)
-            kept.append(part.positions)
+    def capture(self) -> Captured:
         hidden = {writer: found for writer in self._begun if (found := self._store.hidden_by(writer))}
-        state = State(self._committed, parts, self._begun)
-        if hidden:
-            state = HidingState(self._committed, parts, self._begun, hidden)
-        return [(int(Kind.STAGING_STATE), encode_record(state))], kept
+        parts = list(self.parts())
+        live = chain(positions(part.header for _, _, part in parts), (part.positions for _, _, part in parts))
+        return Captured(state_record(self._committed.copy(), parts, self._begun.copy(), hidden), live)
 
 
 def _first_piece(parts: Mapping[Place, StagedPart], fresh: bool) -> dict[Place, StagedPart]:

@@ -4,17 +4,21 @@ Owns: the layout of the records. Must not touch: when a part is kept, published 
 """
 
 from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import msgspec
 
 from holtmq.broker.errors import Conflict
+from holtmq.broker.partitioned.captured import StateRecord, array_of, packed
 from holtmq.broker.partitioned.commands.addressing import Addresses
 from holtmq.broker.partitioned.log.bodies import Body
+from holtmq.broker.records.changes import Kind
 
 Key = tuple[int, int]  # task, attempt
 Place = tuple[int, int, int]  # task, attempt, part
+_PARTS_AT_ONCE: Final = 8  # encoded: each has 160 kB if it is as long as it may be
 
 
 class PushesSuspended(Conflict):
@@ -119,3 +123,20 @@ encode_record: Final = msgspec.msgpack.Encoder().encode
 decode_header: Final = msgspec.msgpack.Decoder(Header).decode
 decode_publication: Final = msgspec.msgpack.Decoder(AnyPublication).decode
 decode_state: Final = msgspec.msgpack.Decoder(HidingState).decode
+
+
+def state_record(
+    committed: dict[str, tuple[int, int]],
+    parts: Sequence[tuple[tuple[str, int], Place, StagedPart]],
+    begun: dict[str, tuple[int, list[Place]]],
+    hidden: dict[str, dict[int, int]],
+) -> Iterator[StateRecord]:
+    """One ``State``, or ``HidingState``. With very many rows it is long, so it is encoded in portions."""
+    rows = (
+        (writer, batch, *place, part.header, part.staged_us, part.positions.tobytes())
+        for (writer, batch), place, part in parts
+    )
+    fields = [encode_record(committed), packed(rows, _PARTS_AT_ONCE), encode_record(begun)]
+    if hidden:
+        fields.append(encode_record(hidden))
+    yield int(Kind.STAGING_STATE), b"".join([array_of(len(fields)), *fields])

@@ -4,23 +4,28 @@ Owns: the operations, their conditions, expiry. A call's operations see each oth
 if a ``required`` one fails, none does. Must not touch: clocks, wire names, the meaning of values.
 """
 
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import merge
+from itertools import chain
 from typing import Final
 
 import msgspec
 
+from holtmq.broker.partitioned.captured import Captured, StateRecord, portions
 from holtmq.broker.partitioned.extras.sorted_keys import SortedKeys
-from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
+from holtmq.broker.partitioned.store import PartitionedStore, StatePart
 from holtmq.broker.records.changes import Kind
 
 FOREVER: Final = 0
 ROWS_MAX: Final = 5_000  # that the prefixes of one call return: about 25 ms with their answer
 _LOOKED_AT_MAX: Final = 10_000  # rows that one call looks at for them, with those that have expired
 _SWEPT_MAX: Final = 1_000  # expired rows that one call removes
+
+
+# namespace, key, value (None: removed), version, expires us, updated us
+Write = tuple[str, str, bytes | None, int, int, int]
 
 
 class Verb(Enum):
@@ -84,7 +89,7 @@ class KeyDecision:
     """``failed`` is the index of a required operation that failed; then nothing must be written."""
 
     results: list[KeyResult]
-    writes: list[tuple[str, str, bytes | None, int, int, int]]
+    writes: list[Write]
     failed: int | None = None
 
     @property
@@ -93,7 +98,7 @@ class KeyDecision:
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_writes: Final = msgspec.msgpack.Decoder(list[tuple[str, str, bytes | None, int, int, int]])
+_writes: Final = msgspec.msgpack.Decoder(list[Write])
 _number: Final = msgspec.json.Decoder(int | float)
 
 
@@ -183,15 +188,19 @@ class KeyedRows(StatePart):
             if expires_us != FOREVER:
                 self._expiries.add((expires_us, namespace, key))
 
-    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
-        rows: list[tuple[str, str, bytes | None, int, int, int]] = [
-            (namespace, row.key, row.value, row.version, row.expires_us, row.updated_us)
-            for namespace, keys in self._rows.items()
-            for row in keys.values()
-        ]
+    def capture(self) -> Captured:
+        rows = [(namespace, list(keys.values())) for namespace, keys in self._rows.items()]
         # The newest version must not be reused even if its row is gone: a lock token would be valid twice.
-        rows.append(("", "", None, self._version, FOREVER, 0))
-        return [(int(Kind.KEYED), _encode(rows))], []
+        newest = ("", "", None, self._version, FOREVER, 0)
+        return Captured(
+            (int(Kind.KEYED), _encode(some)) for some in portions(chain(_writes_of(rows), [newest]))
+        )
+
+
+def _writes_of(rows: list[tuple[str, list[Row]]]) -> Iterator[Write]:
+    for namespace, found in rows:
+        for row in found:
+            yield namespace, row.key, row.value, row.version, row.expires_us, row.updated_us
 
 
 class _Call:

@@ -4,16 +4,16 @@ Owns: registration and its conflicts, and the rows; both are durable. Must not t
 commits state, pushes and ack together), clocks, the meaning of values except a window's end.
 """
 
-from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
 
 from holtmq.broker.errors import Conflict
+from holtmq.broker.partitioned.captured import Captured, StateRecord, portions
 from holtmq.broker.partitioned.groups.group import micros
-from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
+from holtmq.broker.partitioned.store import PartitionedStore, StatePart
 from holtmq.broker.records.changes import Kind
 
 
@@ -142,14 +142,22 @@ class StreamStates(StatePart):
             else:
                 rows[key] = Row(key, value, updated_us)
 
-    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
-        records: list[StateRecord] = [(int(Kind.STREAM), _encode(query)) for query in self._queries.values()]
-        for query, partitions in self._rows.items():
-            for partition, rows in partitions.items():
-                if rows:
-                    put = StatePut(query, partition, [(r.key, r.value, r.updated_us) for r in rows.values()])
-                    records.append((int(Kind.STREAM), _encode(put)))
-        return records, []
+    def capture(self) -> Captured:
+        rows = [
+            (query, partition, list(rows.values()))
+            for query, partitions in self._rows.items()
+            for partition, rows in partitions.items()
+        ]
+        return Captured(_records(list(self._queries.values()), rows))
+
+
+def _records(queries: list[QueryPut], rows: list[tuple[str, str, list[Row]]]) -> Iterator[StateRecord]:
+    for query in queries:
+        yield int(Kind.STREAM), _encode(query)
+    for query_id, partition, found in rows:
+        for some in portions(found):
+            put = StatePut(query_id, partition, [(row.key, row.value, row.updated_us) for row in some])
+            yield int(Kind.STREAM), _encode(put)
 
 
 def _ended_by(value: bytes, ripe_ms: float) -> bool:

@@ -4,16 +4,16 @@ Owns: the waiting timers by (queue, key). Must not touch: clocks (``due`` gets t
 an ordinary push).
 """
 
-from array import array
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
 
+from holtmq.broker.partitioned.captured import Captured, StateRecord, portions
 from holtmq.broker.partitioned.extras.sorted_keys import SortedKeys
 from holtmq.broker.partitioned.log.bodies import UnreadableBody
-from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
+from holtmq.broker.partitioned.store import PartitionedStore, StatePart
 from holtmq.broker.records.changes import Kind
 
 
@@ -131,6 +131,6 @@ class TimedMessages(StatePart):
                 if not self._timers[queue]:
                     del self._timers[queue], self._sorted[queue]
 
-    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
-        waiting = [timer for timers in self._timers.values() for timer in timers.values()]
-        return self.record(TimedChange(waiting)), []
+    def capture(self) -> Captured:
+        waiting = list(chain.from_iterable(timers.values() for timers in self._timers.values()))
+        return Captured((int(Kind.TIMED), _encode(TimedChange(some))) for some in portions(waiting))

@@ -8,7 +8,7 @@ again, a pop in mode ``new`` would otherwise skip messages pushed before that po
 pair that was popped by name costs half a kilobyte permanently.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -164,9 +164,8 @@ class Subscriptions:
         else:
             self._groups.pop(group, None)
 
-    def dump(self) -> list[Subscribed]:
-        """The events that recreate these records, for a checkpoint."""
-        return [
-            Subscribed(group, *scope, record.mode.value, record.timestamp_us, record.created_us)
-            for group, scope, record in self.records()
-        ]
+
+def as_events(records: Iterable[tuple[str, Scope, Subscription]]) -> Iterator[Subscribed]:
+    """The events that recreate these records, for a checkpoint."""
+    for group, scope, record in records:
+        yield Subscribed(group, *scope, record.mode.value, record.timestamp_us, record.created_us)

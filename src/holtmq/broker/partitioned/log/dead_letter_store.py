@@ -4,7 +4,7 @@ Owns: adding, finding and removing them. A letter keeps its own journal position
 message's retention. Must not touch: bodies, wire names, clocks.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 
@@ -57,6 +57,9 @@ class DeadLetterStore:
 
     def __iter__(self) -> Iterator[DeadLetter]:
         return iter(self._letters.values())
+
+    def numbers(self) -> Container[int]:
+        return self._letters.keys()
 
     def newest_first(self) -> list[DeadLetter]:
         """All dead letters there are now; the list does not change with the store."""

@@ -8,7 +8,7 @@ rules of acking.
 
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -46,12 +46,31 @@ class DeliveryRun(NamedTuple):
 
 
 class LogState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """The whole log, for a checkpoint."""
+    """The whole log, in a checkpoint."""
 
     next_number: int
-    runs: list[DeliveryRun]
+    blocks: list[tuple[int, bytes, bytes, dict[int, str]]]  # first number, columns, errors by row
     failing: list[tuple[int, int, int]]
     first_failed: dict[int, int]
+
+
+class CapturedDeliveries(NamedTuple):
+    """The log at one moment. Blocks only grow, at the end of the last one: ``next_number`` says how far."""
+
+    next_number: int
+    blocks: list["_Block"]
+    failing: dict[tuple[int, int], int]
+    first_failed: dict[int, int]
+
+    def state(self) -> LogState:
+        blocks: list[tuple[int, bytes, bytes, dict[int, str]]] = []
+        for block in self.blocks:
+            rows = min(self.next_number - block.first, _BLOCK)
+            numbers, times = block.numbers[: 5 * rows], block.times[: 2 * rows]
+            errors = {row: text for row, text in block.errors.copy().items() if row < rows}
+            blocks.append((block.first, numbers.tobytes(), times.tobytes(), errors))
+        failing = [(group, partition, at_us) for (group, partition), at_us in self.failing.items()]
+        return LogState(self.next_number, blocks, failing, self.first_failed)
 
 
 class _Block:
@@ -166,13 +185,34 @@ class DeliveryLog:
             for row in range(max(0, start - block.first), min(len(block), stop - block.first)):
                 yield block.at(row)
 
-    def dump(self) -> LogState:
-        failing = [(group, partition, at_us) for (group, partition), at_us in self._failing.items()]
-        return LogState(self.next_number, list(self.runs(0, self.next_number)), failing, self.first_failed)
+    def capture(self, letters: Container[int]) -> CapturedDeliveries:
+        """The log as it is now; ``letters``: the numbers of the dead letters there are."""
+        if self.first_failed:
+            self.first_failed = {number: us for number, us in self.first_failed.items() if number in letters}
+        return CapturedDeliveries(
+            self.next_number, list(self._blocks), self._failing.copy(), self.first_failed.copy()
+        )
 
     def load(self, state: LogState) -> None:
         self._blocks.clear()
-        for run in state.runs:
+        for first, numbers, times, errors in state.blocks:
+            block = _Block(first)
+            block.numbers.frombytes(numbers)
+            block.times.frombytes(times)
+            block.errors = errors
+            self._blocks.append(block)
+        self._load_rest(state.next_number, state.failing, state.first_failed)
+
+    def load_runs(
+        self,
+        next_number: int,
+        runs: Iterable[DeliveryRun],
+        failing: Iterable[tuple[int, int, int]],
+        first_failed: dict[int, int],
+    ) -> None:
+        """The same from a checkpoint that has a row for each run."""
+        self._blocks.clear()
+        for run in runs:
             if not self._blocks or len(self._blocks[-1]) == _BLOCK:
                 self._blocks.append(_Block(run.number))
             block = self._blocks[-1]
@@ -182,6 +222,11 @@ class DeliveryLog:
                 (run.group, run.partition, run.first, run.end, run.attempt << 2 | run.outcome)
             )
             block.times.extend((run.delivered_us, run.settled_us))
-        self.next_number = state.next_number
-        self._failing = {(group, partition): at_us for group, partition, at_us in state.failing}
-        self.first_failed = state.first_failed
+        self._load_rest(next_number, failing, first_failed)
+
+    def _load_rest(
+        self, next_number: int, failing: Iterable[tuple[int, int, int]], first_failed: dict[int, int]
+    ) -> None:
+        self.next_number = next_number
+        self._failing = {(group, partition): at_us for group, partition, at_us in failing}
+        self.first_failed = first_failed

@@ -9,7 +9,7 @@ Over 400 lines: every method of the log reads or changes the same columns.
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 CHUNK_SHIFT: Final = 13
 CHUNK_ROWS: Final = 1 << CHUNK_SHIFT
@@ -96,9 +96,13 @@ NO_PARTITION: Final = Partition("", 0)  # replaces a deleted partition: indexes 
 
 
 class Chunk:
-    """Up to ``CHUNK_ROWS`` consecutive rows."""
+    """Up to ``CHUNK_ROWS`` consecutive rows.
 
-    __slots__ = ("created", "fingerprints", "live", "partitions", "positions")
+    A checkpoint shares the columns: ``positions`` and ``created`` only grow, and ``own`` is called before a
+    value of another column is changed.
+    """
+
+    __slots__ = ("created", "fingerprints", "live", "partitions", "positions", "shared")
 
     def __init__(self) -> None:
         self.positions: array[int] = array("Q")
@@ -106,6 +110,13 @@ class Chunk:
         self.partitions: array[int] = array("I")
         self.fingerprints: array[int] = array("Q")
         self.live = 0
+        self.shared = False
+
+    def own(self) -> None:
+        """Replace the columns that a checkpoint may still read."""
+        if self.shared:
+            self.partitions, self.fingerprints = self.partitions[:], self.fingerprints[:]
+            self.shared = False
 
 
 class MessageLog:
@@ -174,6 +185,8 @@ class MessageLog:
             chunk = chunks[number - base]
             if chunk is None or chunk.partitions[offset & _MASK] == GONE:
                 continue
+            if chunk.shared:
+                chunk.own()
             chunk.partitions[offset & _MASK] = GONE
             chunk.live -= 1
             self.live -= 1
@@ -184,6 +197,7 @@ class MessageLog:
     def punch(self, offset: int) -> None:
         """Delete one message. Its row remains for its partition, without the fingerprint."""
         chunk = self._row(offset)
+        chunk.own()
         chunk.partitions[offset & _MASK] = GONE
         chunk.fingerprints[offset & _MASK] = NO_FINGERPRINT | offset
         self.live -= 1
@@ -323,34 +337,16 @@ class MessageLog:
             if chunk is not None:
                 yield number << CHUNK_SHIFT, chunk.partitions
 
-    def stored_positions(self) -> Iterator["array[int]"]:
-        """Journal positions of all stored messages, per chunk and in offset order.
-
-        Journal order may differ: batches staged by several tasks are committed task by task.
-        """
+    def capture(self) -> "CapturedLog":
+        """The log as it is now."""
+        chunks: list[Columns | None] = []
         for chunk in self._chunks:
-            if chunk is None or not chunk.live:
-                continue
-            if GONE in chunk.partitions:
-                rows = zip(chunk.positions, chunk.partitions, strict=True)
-                yield array("Q", [position for position, index in rows if index != GONE])
+            if chunk is None:
+                chunks.append(None)
             else:
-                yield chunk.positions[:]
-
-    def dump(self) -> "LogState":
-        """The whole log, as bytes; a freed chunk is an empty tuple."""
-        columns: list[tuple[bytes, ...]] = [
-            ()
-            if chunk is None
-            else (
-                chunk.positions.tobytes(),
-                chunk.created.tobytes(),
-                chunk.partitions.tobytes(),
-                chunk.fingerprints.tobytes(),
-            )
-            for chunk in self._chunks
-        ]
-        return self._base, self.next_offset, self.last_created_us, list(self._starts), columns
+                chunk.shared = True
+                chunks.append((chunk.positions, chunk.created, chunk.partitions, chunk.fingerprints))
+        return CapturedLog(self._base, self.next_offset, self.last_created_us, list(self._starts), chunks)
 
     def load(self, state: "LogState") -> None:
         self._base, self.next_offset, self.last_created_us, self._starts, columns = state
@@ -397,8 +393,46 @@ class MessageLog:
         return chunk
 
 
+class CapturedLog(NamedTuple):
+    """The log at one moment, in columns that it shares: of the last chunk they may have grown since."""
+
+    base: int
+    next_offset: int
+    last_created_us: int
+    starts: list[int]
+    chunks: "list[Columns | None]"
+
+    def columns(self) -> "Iterator[Columns | None]":
+        """The columns of each chunk, as long as they were; None for one that was freed."""
+        rows = self.next_offset & _MASK
+        for number, chunk in enumerate(self.chunks, 1):
+            if chunk is None or not rows or number < len(self.chunks):
+                yield chunk
+            else:
+                positions, created, partitions, fingerprints = chunk
+                yield positions[:rows], created[:rows], partitions[:rows], fingerprints[:rows]
+
+    def positions(self) -> Iterator["array[int]"]:
+        """Journal positions of all stored messages, per chunk and in offset order.
+
+        Journal order may differ: batches staged by several tasks are committed task by task.
+        """
+        for columns in self.columns():
+            if columns is None:
+                continue
+            positions, _, partitions, _ = columns
+            if GONE in partitions:
+                rows = zip(positions, partitions, strict=True)
+                yield array("Q", [position for position, index in rows if index != GONE])
+            else:
+                yield positions
+
+
+Columns = tuple["array[int]", "array[int]", "array[int]", "array[int]"]
 Stretch = tuple[int, "array[int]", "array[int]", "array[int]"]
+# In a checkpoint. A chunk is its columns; () if it was freed, ELSEWHERE if it has a record of its own.
 LogState = tuple[int, int, int, list[int], list[tuple[bytes, ...]]]
+ELSEWHERE: Final = (b"",)
 
 
 def from_bytes(typecode: str, data: bytes | memoryview) -> "array[int]":

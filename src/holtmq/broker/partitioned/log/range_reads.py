@@ -12,15 +12,13 @@ from enum import Enum
 from itertools import pairwise
 from typing import Final
 
-import msgspec
-
 from holtmq.broker.errors import Conflict, NotFound
 from holtmq.broker.partitioned.events import GroupStarted, QueueEvent, Sought
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
-from holtmq.broker.partitioned.log.delivery_log import DeliveryRun, LogState
+from holtmq.broker.partitioned.log.delivery_log import DeliveryRun
 from holtmq.broker.partitioned.log.message_log import CHUNK_ROWS, GONE
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
+from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import ReadRuns, RecordUnreadable, Run
 from holtmq.journal.run_reader import payloads, run_bytes
@@ -335,40 +333,3 @@ def decide_mirror(queue: PartitionedQueue, group: str, offset: int, now: float) 
         number = queue.next_group
         return GroupStarted(group, number, 0), Sought(number, offset)
     return (Sought(reader.number, offset),)
-
-
-class _QueueDeliveries(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    queue: int
-    log: LogState
-
-
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decoder: Final = msgspec.msgpack.Decoder(_QueueDeliveries)
-
-
-class DeliveryCheckpoints(StatePart):
-    """Saves and restores every queue's delivery log in checkpoints."""
-
-    kinds = (int(Kind.DELIVERY_STATE),)
-
-    def __init__(self, store: PartitionedStore) -> None:
-        self._store = store
-        store.add_state_part(self)
-
-    def fold(self, position: int, kind: int, payload: bytes) -> None:
-        state = _decoder.decode(payload)
-        queue = self._store.by_number.get(state.queue)
-        if queue is not None:
-            queue.deliveries.load(state.log)
-
-    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
-        records: list[StateRecord] = []
-        for queue in self._store.by_number.values():
-            log = queue.deliveries
-            kept = {letter.number for letter in queue.dead_letters}
-            log.first_failed = {number: us for number, us in log.first_failed.items() if number in kept}
-            if log.next_number:
-                records.append(
-                    (int(Kind.DELIVERY_STATE), _encode(_QueueDeliveries(queue.number, log.dump())))
-                )
-        return records, []
