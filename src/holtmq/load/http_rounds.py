@@ -122,11 +122,13 @@ def _run(engine: LoadEngine, seconds: float) -> None:
 
 
 def _find_half_load(flow: Flow, engine: LoadEngine, seconds: float) -> None:
-    """Measure the maximum ack rate, then allow half of it."""
+    """Measure the maximum ack rate with up to half of the backlog, then allow half of it."""
     began, before = perf_counter(), len(flow.ack_ns)
-    engine.run(lambda: flow.drained, began + seconds)
+    engine.run(lambda: 2 * min(flow.settled) >= flow.pushed, began + seconds)
     acks = len(flow.ack_ns) - before
-    if flow.drained or not acks:
+    if not acks:
+        raise LoadError(f"{flow.workload.name}: not one message was acknowledged in {seconds:.1f} s")
+    if flow.drained:
         raise LoadError(f"{flow.workload.name}: the backlog does not last for the measurement")
     flow.ack_pace = Pace(acks / (perf_counter() - began) / 2)
 
