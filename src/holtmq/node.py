@@ -262,6 +262,7 @@ class Node:
         if not self.broker.vhosts:
             put_defaults(self.broker)
         self._streams.follow()
+        self.broker.flow.delays.finish_transactions()
 
     def _begin_fold(self, journal: Journal) -> Fold:
         self._build_broker(journal)

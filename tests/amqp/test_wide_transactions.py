@@ -98,13 +98,20 @@ def bodies(broker: Broker, name: str) -> list[bytes]:
     return [message.body for run in queue.store.drain(broker.flow.pager) for message in run]
 
 
-def restarted(journal: MemoryJournal) -> Broker:
-    """A broker after a crash, which has gone on with what was left."""
+def recovered(journal: MemoryJournal) -> Broker:
+    """A broker after a crash."""
     kept, found = journal.restart()
     broker = Broker(kept)
     recover(broker, found)
     in_steps(broker)
     broker.flow.now_ms = 1_700_000_100_000
+    return broker
+
+
+def restarted(journal: MemoryJournal) -> Broker:
+    """The same, when it has gone on with what was left."""
+    broker = recovered(journal)
+    broker.flow.delays.finish_transactions()
     while broker.long_changes:
         broker.flow.tick()
         broker.flow.turn()
@@ -174,6 +181,28 @@ def test_after_a_crash_there_is_nothing_of_it_or_all(
     else:
         assert contents(again) == [[]] * 5
     assert not again.flow.delayed
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_the_first_client_after_a_crash_does_not_overtake_it(
+    client: Client, journal: MemoryJournal, steps: int
+) -> None:
+    send(client, b"1")
+    send(client, b"2")
+    commit(client)
+    for _ in range(steps):
+        client.broker.flow.tick()
+        client.broker.flow.turn()
+    journal.flush()
+    again = Client(recovered(journal))
+    again.broker.flow.delays.finish_transactions()
+    again.call(TxSelect())
+
+    send(again, b"3")
+    again.call(TxCommit())
+    finish(again)
+
+    assert contents(again.broker) == [[b"1", b"2", b"3"]] * 5
 
 
 def test_an_ack_and_a_message_for_very_many_queues_are_one(client: Client, journal: MemoryJournal) -> None:

@@ -128,6 +128,7 @@ class World:
         if self._turns:
             self.broker.vhost("/").widest = 1  # a message for two queues is placed in steps
         streams.follow()
+        self.broker.flow.delays.finish_transactions()
         self.partitioned.plan_timed()
         prepare()
         self.journal.flush()

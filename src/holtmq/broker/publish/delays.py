@@ -59,6 +59,7 @@ class Delays:
         self._timers: dict[int, ActionTimer] = {}
         self._runs: set[DelayedRun] = set()  # messages whose timers are here
         self._lines: dict[int, deque[int]] = {}  # queue id -> positions that it had no room for
+        self._unfinished: list[int] = []  # after a restart: messages of transactions, oldest first
         self.placings = Placings(flow, self)
         self._committed: list[int] | None = None  # positions of the batch that is being committed
         self.in_steps: Callable[[Iterator[None]], object] = _exhaust  # runs them, with other work in between
@@ -151,10 +152,22 @@ class Delays:
             else:
                 at_once.append((due, position))
         for number, position in sorted(at_once):
-            self._go_on(position, number)
+            self.waiting[position] = True, number
+            if origin_of(number) is Origin.PUBLISH:
+                self._unfinished.append(position)
+            else:
+                self._go_on(position)
 
-    def _go_on(self, position: int, number: int) -> None:
-        self.waiting[position] = True, number
+    def finish_transactions(self) -> None:
+        """After ``resume``, before there are clients: place what transactions had still to place.
+
+        Otherwise a client could publish to the same queues, and its message would overtake them.
+        """
+        unfinished, self._unfinished = self._unfinished, []
+        for position in unfinished:
+            self.placings.place_now(position)
+
+    def _go_on(self, position: int) -> None:
         try:
             _, vhost, exchange, _, _ = decode_delayed(self._read(position, True))
         except RecordUnreadable as error:

@@ -85,6 +85,13 @@ class Placings:
         self._lines[where] = deque([position])
         self._delays.in_steps(self._work_off(where))
 
+    def place_now(self, position: int) -> None:
+        """Place a message in all its queues, while there are no clients that wait for a turn."""
+        placing = self._open(position)
+        if placing is not None:
+            for _ in self.in_steps(placing):
+                self._flow.turn()
+
     def end(self) -> None:
         """Begin with no more messages of the lines: the node stops, and goes on with them when it starts."""
         self._ends = True
