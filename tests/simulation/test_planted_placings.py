@@ -37,6 +37,18 @@ def test_messages_that_go_on_in_another_order_after_a_restart_are_found(
     find("disordered=['died-", "disordered=['wide-")
 
 
+def test_messages_of_a_transaction_that_go_on_beside_new_clients_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def too_late(delays: Delays) -> None:
+        for position in delays._unfinished:
+            delays._go_on(position)
+
+    monkeypatch.setattr(Delays, "finish_transactions", too_late)
+
+    find("disordered=['in-", first=40_000_000)
+
+
 def test_a_message_of_a_transaction_that_is_not_kept_until_it_is_placed_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
