@@ -59,8 +59,10 @@ class Golden:
         self._partitioned("second")
         for _ in range(2):  # compaction waits until two checkpoints agree
             self._checkpoint()
+        self._lease()
         self._stage_in_pieces()
         self._checkpoint()
+        self._lease()
         self._publish_a_piece()
         self._stage()
         self._spool()
@@ -169,6 +171,12 @@ class Golden:
         cycle["state_ops"] = [{"type": "upsert", "key": when, "value": 5}]
         self._call("POST", "/streams/v1/cycle", cycle)
 
+    def _lease(self) -> None:
+        """A worker that still has its messages when the broker stops."""
+        options: dict[str, str | int] = {"consumerGroup": "holders", "batch": 2, "subscriptionMode": "all"}
+        assert self._call("GET", "/api/v1/pop/queue/log", params=options)["messages"]
+        self.broker.clock.advance(seconds=1)
+
     def _stage(self) -> None:
         for batch in range(2):
             for task in (1, 0):  # committed in another order than they were staged in
@@ -238,8 +246,10 @@ class Golden:
         (policy,) = self._call("GET", "/api/policies")
         self.broker.call(lambda node: deque(node.partitioned.staging.finish(node.clock()), maxlen=0))
         pieces = self._popped("pieces", "audit")  # from the third format on
+        leases = self._leases()  # from the fourth on
         return {
             **({"pieces": pieces} if pieces else {}),
+            **({"leases": leases} if leases else {}),
             "work": work,
             "stream": [payload.decode() for payload in rows["payload"].to_pylist()],
             "log": self._popped("log", "audit"),
@@ -268,6 +278,14 @@ class Golden:
             )["repeated"],
             "delayed": self._delayed(),  # last: it moves the clock on
         }
+
+    def _leases(self) -> list[list[object]]:
+        def find(node: FaultyNode) -> list[list[object]]:
+            group = node.partitioned.store.queues["log"].groups.get("holders")
+            held = [] if group is None else group.leases.live(node.clock())
+            return sorted([lease.id, lease.partition, lease.first, lease.end] for lease in held)
+
+        return self.broker.call(find)
 
     def _drain(self, queue: str) -> list[list[object]]:
         found: list[list[object]] = []

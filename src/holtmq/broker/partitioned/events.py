@@ -15,6 +15,7 @@ import msgspec
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.partitioned.extras.traces import Traced
 from holtmq.broker.partitioned.groups.acknowledgment import Answers
+from holtmq.broker.partitioned.groups.partition_leases import RecordedLease
 from holtmq.broker.partitioned.log.message_log import from_bytes
 from holtmq.broker.partitioned.queue_config import QueueConfig
 from holtmq.broker.pausing import Pause
@@ -130,6 +131,22 @@ class HandedOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Leased:
+    """Leases with a clock that are held for a while, or were renewed: a restart does not end them."""
+
+    group: int
+    rows: tuple[RecordedLease, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReleased:
+    """A recorded lease ended without a settlement, before its time."""
+
+    group: int
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupStarted:
     """Where a group starts in partitions without a cursor: all of them, or the named one."""
 
@@ -203,6 +220,8 @@ QueueEvent = (
     | PartitionsDeleted
     | IdsGiven
     | HandedOut
+    | Leased
+    | LeaseReleased
 )
 SubscriptionEvent = Subscribed | SubscriptionMoved | SubscriptionsForgotten
 Event = QueueEvent | SubscriptionEvent | Traced
@@ -227,6 +246,8 @@ _RARE: Final[dict[int, type[Event]]] = {
     29: HandedOut,
     30: QueuePaused,
     31: QueueResumed,
+    32: Leased,
+    33: LeaseReleased,
 }
 _KINDS: Final = {kind: number for number, kind in _RARE.items()}
 _FIELDS: Final = {

@@ -19,6 +19,8 @@ from holtmq.broker.partitioned.events import (
     GroupStarted,
     HandedOut,
     IdsGiven,
+    Leased,
+    LeaseReleased,
     MessageDeleted,
     PartitionsDeleted,
     Pushed,
@@ -31,6 +33,7 @@ from holtmq.broker.partitioned.events import (
     Trimmed,
 )
 from holtmq.broker.partitioned.groups.group import Delivery, Group, micros
+from holtmq.broker.partitioned.groups.partition_leases import PartitionLease
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter, DeadLetterStore
 from holtmq.broker.partitioned.log.dedup import MAX_ENTRIES, DedupIndex, Fingerprinter, fingerprint
 from holtmq.broker.partitioned.log.delivery_log import DeliveryLog
@@ -148,6 +151,23 @@ class PartitionedQueue:
         if delivery.lease is not None:
             delivery.lease.delivered(transaction_ids, delivery.positions)
 
+    def read_ids(self, partition: int, lease: PartitionLease) -> None:
+        """Read the ids that were delivered under a lease before a restart."""
+        where = self.partitions[partition]
+        first = lease.end - 1 if lease.conflated else max(lease.first, where.first)
+        ids: list[str] = []
+        positions: list[int] = []
+        for position in range(first, lease.end):
+            offset = where.offsets[position - where.first]
+            if self.log.partition(offset) == GONE:
+                continue
+            ((_, journal_position, _),) = self.log.refs((offset,))
+            found = self._read_transaction_id(offset, journal_position)
+            if found is not None:
+                ids.append(found)
+                positions.append(position)
+        lease.delivered(ids, positions)
+
     def leave_out(self, group: str, delivery: Delivery) -> None:
         """Return one partition of a claim that is not delivered after all; the next pop may claim it."""
         reader = self.groups[group]
@@ -171,14 +191,12 @@ class PartitionedQueue:
         """Whether a lease with this id exists, including expired ones that were not removed yet."""
         return any(group.leases.knows(lease_id) for group in self.groups.values())
 
-    def release(self, group: str, partition: int, lease_id: str) -> bool:
-        """Release a lease without settling anything; return whether it existed."""
-        reader = self.groups.get(group)
-        if reader is None or not reader.leases.has(partition, lease_id):
-            return False
-        reader.leases.give_back(partition)
+    def release(self, group: str, partition: int, lease_id: str) -> None:
+        """Release a lease without settling anything."""
+        reader = self.groups[group]
+        if reader.leases.has(partition, lease_id):  # not ended by its record
+            reader.leases.give_back(partition)
         self._offer(reader, partition)
-        return True
 
     def take_woken(self) -> set[str]:
         """Groups that may have something to claim because of events since the last call."""
@@ -218,6 +236,11 @@ class PartitionedQueue:
                 leases = self._numbered[event.group].leases
                 for partition, attempt, end in event.rows:
                     leases.mark(partition, attempt, end)
+            case Leased():
+                for lease in event.rows:
+                    self._numbered[event.group].record(lease)
+            case LeaseReleased():
+                self._numbered[event.group].leases.release(event.partition)
             case QueueConfigured():
                 self.namespace, self.task, self.config = event.namespace, event.task, event.config
                 self.room = None
@@ -310,6 +333,7 @@ class PartitionedQueue:
         leases.settle(index, old, event.cursor, event.retry_count, event.hold_until_us, event.at_us)
         if event.released:
             leases.end(index)
+            leases.recorded.pop(index, None)
             if held is not None and event.answers is not None:
                 group.remember_release(held.id, index, event.answers)
         else:

@@ -24,7 +24,7 @@ from holtmq.broker.partitioned.commands.spool import Spool
 from holtmq.broker.partitioned.commands.staging import Staging
 from holtmq.broker.partitioned.commands.stream_limits import StreamLimits
 from holtmq.broker.partitioned.counters import QueueCounters
-from holtmq.broker.partitioned.events import Acked, QueueEvent, Trimmed
+from holtmq.broker.partitioned.events import Acked, LeaseReleased, QueueEvent, Trimmed
 from holtmq.broker.partitioned.extras.ephemeral import EphemeralQueue
 from holtmq.broker.partitioned.extras.keyed import KeyedRows
 from holtmq.broker.partitioned.extras.locks import LockPermits
@@ -233,8 +233,18 @@ class PartitionedService:
 
     def give_back(self, queue: PartitionedQueue, group: str, partition: int, lease_id: str) -> None:
         """Release a lease without settling anything; other consumers may claim the partition at once."""
-        if queue.release(group, partition, lease_id):
-            self.line.given_back(queue)
+        reader = queue.groups.get(group)
+        if reader is None or not reader.leases.has(partition, lease_id):
+            return
+        recorded = reader.leases.recorded.get(partition)
+        if (
+            recorded is not None
+            and recorded.id == lease_id
+            and self.store.by_number.get(queue.number) is queue
+        ):
+            self.store.commit([(queue.number, LeaseReleased(reader.number, partition))])
+        queue.release(group, partition, lease_id)
+        self.line.given_back(queue)
 
     def ack(self, requests: Sequence[AckRequest], now: float) -> list[AckAnswer]:
         """Settle messages of any queues and groups; each gets its own answer."""
@@ -300,6 +310,8 @@ class PartitionedService:
             found = queue.extend(lease_id, seconds or max(60.0, queue.config.lease_length), now)
             known = known or found.known
             renewed += found.renewed
+            if found.renewed:
+                self._popping.renewed(queue, lease_id, now)
             if found.expires_at is not None:
                 expires_at = found.expires_at if expires_at is None else min(expires_at, found.expires_at)
         return Extension(renewed, expires_at, known)

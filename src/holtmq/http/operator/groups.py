@@ -265,7 +265,8 @@ async def release_lease(call: Call) -> object:
     lease = None if group is None or partition is None else group.leases.lease(partition, now)
     if group is None or partition is None or lease is None:
         raise Refusal(404, "No worker holds this partition")
-    queue.release(group.name, partition, lease.id)
+    call.service.give_back(queue, group.name, partition, lease.id)
+    await call.durable()
     call.context.wake()
     return {
         "success": True,

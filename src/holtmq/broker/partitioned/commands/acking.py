@@ -87,6 +87,8 @@ def _decide_partition(
     outcomes: list[AckOutcome],
 ) -> Acked | None:
     lease = group.leases.lease(partition, now)
+    if lease is not None and lease.ids_unread:
+        queue.read_ids(partition, lease)
     cursor = group.cursor(partition)
     if cursor is None:
         cursor = queue.partitions[partition].first

@@ -42,6 +42,8 @@ def decide_clean(
         lease = leases.lease(partition, now)
         if lease is None or lease.id != lease_id:
             return None
+        if lease.ids_unread:
+            queue.read_ids(partition, lease)
         if lease.ids == transaction_ids:
             first, end = lease.positions[0], lease.positions[-1] + 1
         else:

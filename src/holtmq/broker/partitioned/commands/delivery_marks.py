@@ -1,4 +1,4 @@
-"""Journalled delivery counts, so that a restart does not reset them.
+"""Journalled delivery counts and leases, so that a restart neither resets nor ends them.
 
 Owns: when they are recorded. A redelivery is recorded at once; a first delivery only if it is not settled
 after a short time, so that a fast worker costs no record. No answer waits for these records. Must not touch:
@@ -8,7 +8,7 @@ the counting (done by the group's leases), clocks.
 from collections.abc import Sequence
 from typing import Final
 
-from holtmq.broker.partitioned.events import HandedOut
+from holtmq.broker.partitioned.events import HandedOut, Leased
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import Run
 from holtmq.broker.partitioned.store import Change, PartitionedStore
@@ -28,11 +28,15 @@ class DeliveryMarks:
 
     def note(self, queue: PartitionedQueue, group: str, runs: Sequence[Run], now: float) -> None:
         """Note messages that were delivered under a lease."""
+        if any(run.delivery.attempt > 1 for run in runs):
+            self._noted[queue.number, group] = None
+            self.write()
+        else:
+            self.renewed(queue, group, now)
+
+    def renewed(self, queue: PartitionedQueue, group: str, now: float) -> None:
+        """Note that leases of a group are new, or end later."""
         self._noted[queue.number, group] = None
-        for run in runs:
-            if run.delivery.attempt > 1:
-                self.write()
-                return
         if not self._planned:
             self._planned = True
             self._line.at(now + _AFTER, self._due)
@@ -58,8 +62,11 @@ class DeliveryMarks:
                 for partition, end in leases.unmarked.items()
                 if partition in leases.attempts
             ]
+            held = tuple(leases.to_record(leases.unmarked))
             leases.unmarked.clear()
             if rows:
                 changes.append((number, HandedOut(group.number, tuple(rows))))
+            if held:
+                changes.append((number, Leased(group.number, held)))
         if changes:
             self._store.commit(changes)

@@ -46,6 +46,7 @@ class Popping:
         self._wide = wide
         # Lease id -> numbers of the queues where it was granted.
         self._homes: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._found_homes = False
         self._lookback = lookback
         self.marks = DeliveryMarks(store, line)
         # Per pop over all its queues; the last message may exceed it. Its answer takes about 30 ms.
@@ -240,6 +241,12 @@ class Popping:
             at += len(piece)
         return bodies, most
 
+    def renewed(self, queue: PartitionedQueue, lease_id: str, now: float) -> None:
+        """A lease ends later, which a restart must not forget."""
+        for group in queue.groups.values():
+            if group.leases.knows(lease_id):
+                self.marks.renewed(queue, group.name, now)
+
     def _note_home(self, lease_id: str, number: int) -> None:
         homes = self._homes.get(lease_id, ())
         if number not in homes:
@@ -254,7 +261,17 @@ class Popping:
 
     def homes(self, lease_id: str) -> list[PartitionedQueue]:
         """The queues in which this lease may hold messages."""
+        if not self._found_homes:
+            self._find_homes()
         return self._known(self._homes.get(lease_id, ()))
+
+    def _find_homes(self) -> None:
+        """Of the leases that a restart did not end."""
+        self._found_homes = True
+        for queue in self._store.by_number.values():
+            for group in queue.groups.values():
+                for lease in group.leases.recorded.values():
+                    self._note_home(lease.id, queue.number)
 
     def _known(self, numbers: Sequence[int]) -> list[PartitionedQueue]:
         by_number = self._store.by_number

@@ -15,7 +15,12 @@ import msgspec
 from msgspec.structs import replace
 
 from holtmq.broker.partitioned.groups.acknowledgment import Answers
-from holtmq.broker.partitioned.groups.partition_leases import UNSET, PartitionLease, PartitionLeases
+from holtmq.broker.partitioned.groups.partition_leases import (
+    UNSET,
+    PartitionLease,
+    PartitionLeases,
+    RecordedLease,
+)
 from holtmq.broker.partitioned.log.message_log import NO_PARTITION, MessageLog, Partition
 from holtmq.broker.partitioned.queue_config import US, QueueConfig
 from holtmq.broker.partitioned.waiting.ready_partitions import ReadyPartitions
@@ -273,6 +278,19 @@ class Group:
         """The partition may have become claimable."""
         if self.lined_up:
             self.ready.offer(partition)
+
+    def record(self, lease: RecordedLease) -> None:
+        """Note that a lease is in the journal; while that is read after a restart, the lease begins here."""
+        leases, where = self.leases, self._partitions[lease.partition]
+        leases.recorded[lease.partition] = lease
+        held = leases.held(lease.partition)
+        if held is not None and held.id == lease.id:
+            held.expires_at = max(held.expires_at, lease.expires_us / US)  # renewed
+            return
+        first = self.cursor(lease.partition) or where.first
+        end = where.live_end(min(lease.end, where.end))
+        if where.count(first, max(first, end)):
+            leases.restore(lease, first, end)
 
     def advance(self, now: float) -> bool:
         """Process deadlines that have passed, of very many some: expired leases end, delays and windows

@@ -1,23 +1,36 @@
 """One group's progress and leases in each partition of a queue.
 
-Owns: the group's cursors, retry counts, holds and delivery marks (durable), and its live leases (not durable:
-a restart ends them, and the messages are redelivered from the cursor). At most one lease per partition. Must
-not touch: clocks, files, sockets, wire names. Time is passed in as ``now``.
+Owns: the group's cursors, retry counts, holds, delivery marks and recorded leases (durable), and its live
+leases. A restart ends those that were not recorded, and their messages are redelivered from the cursor. At
+most one lease per partition. Must not touch: clocks, files, sockets, wire names. Time comes in as ``now``.
 """
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
 UNSET: Final = (1 << 64) - 1  # no cursor yet: the group's start applies
+FOR_EVER: Final = 10 * 365 * 86_400.0  # seconds of a lease that ends with its holder, and so with the node
+
+
+class RecordedLease(NamedTuple):
+    """A lease in the journal. Its first position is the group's cursor."""
+
+    partition: int
+    id: str
+    end: int
+    expires_us: int
+    lent_us: int
+    conflated: bool
 
 
 class PartitionLease(msgspec.Struct, gc=False, eq=False):
     """Positions ``first`` to ``end - 1`` of one partition, delivered to one worker.
 
-    ``ids`` are the ids of the delivered messages, in order, at ``positions``; empty once one was deleted.
+    ``ids`` are the ids of the delivered messages, in order, at ``positions``; empty once one was deleted,
+    and after a restart (``ids_unread``) until the queue has read them.
     """
 
     id: str  # chosen by the caller: one pop may lease several partitions under one id
@@ -28,6 +41,7 @@ class PartitionLease(msgspec.Struct, gc=False, eq=False):
     attempt: int  # how often the head has been delivered, from 1
     conflated: bool = False  # only the last position was delivered, on behalf of all
     lent_at: float = 0.0
+    ids_unread: bool = False
     ids: Sequence[str] = ()
     positions: Sequence[int] = ()
     # Built on demand; not needed for an ack of exactly the delivered messages.
@@ -38,9 +52,14 @@ class PartitionLease(msgspec.Struct, gc=False, eq=False):
     def size(self) -> int:
         return 1 if self.conflated else self.end - self.first
 
+    @property
+    def has_clock(self) -> bool:
+        """Whether it ends at a time, and not with its holder."""
+        return self.expires_at - self.lent_at < FOR_EVER
+
     def delivered(self, transaction_ids: Sequence[str], positions: Sequence[int]) -> None:
         """Note the messages that were delivered under this lease."""
-        self.ids, self.positions = transaction_ids, positions
+        self.ids, self.positions, self.ids_unread = transaction_ids, positions, False
 
     @property
     def transactions(self) -> Mapping[str, int]:
@@ -72,6 +91,8 @@ class PartitionLease(msgspec.Struct, gc=False, eq=False):
 
     def deleted(self, position: int) -> None:
         """Remove the deleted message at this position."""
+        if self.ids_unread:
+            return  # it will not be among those that are read
         known = self._look_through() if self._known is None else self._known
         self.ids = self.positions = ()
         for transaction_id, places in (self._repeated or {}).items():
@@ -97,6 +118,7 @@ class PartitionLeases:
         "cursors",
         "holds",
         "marks",
+        "recorded",
         "retries",
         "settled_at",
         "unmarked",
@@ -110,7 +132,10 @@ class PartitionLeases:
         self.holds: dict[int, int] = {}  # partition -> µs before which a nacked head is not redelivered
         self.attempts: dict[int, int] = {}  # partition -> how often its head has been delivered
         self.marks: dict[int, tuple[int, int]] = {}  # partition -> journalled (attempts, end of positions)
-        self.unmarked: dict[int, int] = {}  # partition -> end of deliveries not journalled yet
+        self.unmarked: dict[int, int] = {}  # partition -> end of deliveries and renewals not journalled yet
+        self.recorded: dict[
+            int, RecordedLease
+        ] = {}  # by partition; it may have expired, or another follow it
         self._live: dict[int, PartitionLease] = {}
         self._by_id: dict[str, list[int]] = {}
 
@@ -130,6 +155,8 @@ class PartitionLeases:
             self.consumed[partition] += new - old
             if self.marks:
                 self._settle_mark(partition, new)
+            if self.recorded and (recorded := self.recorded.get(partition)) and new >= recorded.end:
+                del self.recorded[partition]
             lease = self._live.get(partition)
             if lease is not None and new < lease.end:
                 self.attempts[partition] = 1  # the rest has been delivered too
@@ -148,6 +175,7 @@ class PartitionLeases:
         self.grow(partition)
         self.cursors[partition] = position
         self.end(partition)
+        self.recorded.pop(partition, None)
         self.retries.pop(partition, None)
         self.holds.pop(partition, None)
         self.forget_attempts(partition)
@@ -156,8 +184,8 @@ class PartitionLeases:
         """Set the cursor in every partition, UNSET where it has none; every lease ends."""
         self.grow(len(positions) - 1)
         self.cursors[: len(positions)] = positions
-        sparse = (self.retries, self.holds, self.attempts, self.marks, self.unmarked, self._live, self._by_id)
-        for column in sparse:
+        counted = (self.retries, self.holds, self.attempts, self.marks, self.unmarked)
+        for column in (*counted, self._live, self._by_id, self.recorded):
             column.clear()
 
     def mark(self, partition: int, attempt: int, end: int) -> None:
@@ -198,6 +226,22 @@ class PartitionLeases:
         self._by_id.setdefault(lease_id, []).append(partition)
         return lease
 
+    def restore(self, lease: RecordedLease, first: int, end: int) -> None:
+        """After a restart: the lease is live again, on these positions."""
+        self.end(lease.partition)
+        self._live[lease.partition] = PartitionLease(
+            lease.id,
+            lease.partition,
+            first,
+            end,
+            lease.expires_us / 1e6,
+            self.attempts.get(lease.partition, 1),
+            lease.conflated,
+            lease.lent_us / 1e6,
+            ids_unread=True,
+        )
+        self._by_id.setdefault(lease.id, []).append(lease.partition)
+
     def lease(self, partition: int, now: float) -> PartitionLease | None:
         """The unexpired lease on a partition."""
         lease = self._live.get(partition)
@@ -228,6 +272,26 @@ class PartitionLeases:
                 del self._by_id[lease.id]
         return lease
 
+    def to_record(self, partitions: Iterable[int]) -> Iterator[RecordedLease]:
+        """Their leases, except for those that end with their holder."""
+        for partition in partitions:
+            lease = self._live.get(partition)
+            if lease is not None and lease.has_clock:
+                yield RecordedLease(
+                    partition,
+                    lease.id,
+                    lease.end,
+                    round(lease.expires_at * 1e6),
+                    round(lease.lent_at * 1e6),
+                    lease.conflated,
+                )
+
+    def release(self, partition: int) -> None:
+        """The recorded lease has ended without a settlement; that was no attempt."""
+        recorded = self.recorded.pop(partition, None)
+        if recorded is not None and self.has(partition, recorded.id):
+            self.give_back(partition)
+
     def give_back(self, partition: int) -> None:
         """End a lease whose messages reached no consumer: it does not count as an attempt."""
         self.end(partition)
@@ -244,6 +308,7 @@ class PartitionLeases:
         renewed = [self._live[partition] for partition in held if now < self._live[partition].expires_at]
         for lease in renewed:
             lease.expires_at = max(lease.expires_at, until)
+            self.unmarked[lease.partition] = lease.end
         return renewed, bool(held)
 
     def knows(self, lease_id: str) -> bool:

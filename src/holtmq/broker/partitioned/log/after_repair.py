@@ -22,6 +22,7 @@ from holtmq.broker.partitioned.events import (
     Acked,
     DeadLettersRemoved,
     HandedOut,
+    Leased,
     MessageDeleted,
     Pushed,
     QueueEvent,
@@ -66,6 +67,9 @@ class AfterRepair:
             case HandedOut():
                 rows = [row for row in event.rows if self._is_before_gap(queue, row[0], row[2] - 1)]
                 return replace(event, rows=tuple(rows))
+            case Leased():
+                held = [row for row in event.rows if self._is_before_gap(queue, row.partition, row.end - 1)]
+                return replace(event, rows=tuple(held))
             case DeadLettersRemoved():
                 numbered_from = self._letters.get(queue.number, 0)
                 kept = tuple(number for number in event.numbers if number < numbered_from)

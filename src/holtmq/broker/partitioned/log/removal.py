@@ -76,6 +76,7 @@ def drop_from_lease(group: Group, index: int, position: int, where: Partition) -
         if where.count(first, lease.end):
             return held_back
     leases.end(index)  # no message is left that could be acked
+    leases.recorded.pop(index, None)
     return True
 
 
@@ -95,7 +96,7 @@ def forget_partitions(
         for index in event.partitions:
             leases.end(index)
             leases.forget_attempts(index)
-            for sparse in (leases.retries, leases.holds):
+            for sparse in (leases.retries, leases.holds, leases.recorded):
                 sparse.pop(index, None)
             if index < len(leases.cursors):
                 leases.cursors[index] = UNSET

@@ -1,8 +1,8 @@
 """A partitioned queue as records and back: a checkpoint stores these instead of all events so far.
 
 Owns: the layout, and what is copied at the moment of the checkpoint. Columns are raw bytes, so a million
-messages take about 28 MB; chunks of the log have records of their own, so that no record is very long. Leases
-are not included: a restart ends them. Must not touch: files, rules.
+messages take about 28 MB; chunks of the log have records of their own, so that no record is very long. Must
+not touch: files, rules.
 """
 
 from array import array
@@ -16,6 +16,7 @@ import msgspec
 from holtmq.broker.partitioned.captured import StateRecord, positions
 from holtmq.broker.partitioned.events import IdsGiven, QueueConfigured, UnreadableEvent
 from holtmq.broker.partitioned.groups.group import Group
+from holtmq.broker.partitioned.groups.partition_leases import RecordedLease
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.log.dedup import MAX_ENTRIES, Fingerprinter, fingerprint
 from holtmq.broker.partitioned.log.message_log import (
@@ -57,6 +58,7 @@ class _GroupState:
     holds: dict[int, int]
     # Added later: older snapshots do not have these.
     marks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    leases: list[RecordedLease] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ def restore(
     fingerprint: Fingerprinter = fingerprint,
     max_dedup_entries: int = MAX_ENTRIES,
 ) -> PartitionedQueue:
-    """The queue of a snapshot, without leases. ``rows``: chunks that have records of their own."""
+    """The queue of a snapshot. ``rows``: chunks that have records of their own."""
     try:
         state = msgspec.msgpack.decode(data, type=_QueueState)
     except msgspec.MsgspecError as error:
@@ -275,6 +277,7 @@ def _captured_group(group: Group) -> tuple[Any, ...]:
         leases.retries.copy(),
         leases.holds.copy(),
         leases.marks.copy(),
+        list(leases.recorded.values()),
     )
 
 
@@ -288,4 +291,6 @@ def _group(saved: _GroupState, queue: PartitionedQueue) -> Group:
     group.leases.retries, group.leases.holds = saved.retries, saved.holds
     for partition, (attempt, end) in saved.marks.items():
         group.leases.mark(partition, attempt, end)
+    for lease in saved.leases:
+        group.record(lease)
     return group
