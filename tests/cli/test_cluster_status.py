@@ -34,3 +34,24 @@ def test_the_owner_is_not_behind_and_a_silent_node_falls_behind(monkeypatch: pyt
     assert "behind" not in owner
     assert "0 bytes, 0.1 s behind" in standby
     assert "700 bytes, 60.5 s behind" in silent
+
+
+def test_a_promotion_that_is_interrupted_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    states = iter([SimpleNamespace(owner="a", released=False)])
+
+    @contextmanager
+    def opened(*_: object) -> Iterator[SimpleNamespace]:
+        def state() -> SimpleNamespace:
+            for found in states:
+                return found
+            raise KeyboardInterrupt
+
+        yield SimpleNamespace(state=state, nodes=lambda: NODES, promote=asked.append)
+
+    monkeypatch.setattr(cluster, "_opened", opened)
+
+    said = CliRunner().invoke(main, ["cluster", "promote", "b"])
+
+    assert said.exit_code == 130  # as after any Ctrl-C
+    assert asked == ["b", ""]

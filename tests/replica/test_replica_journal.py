@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from replica_support import SILENCE, SMALL, Member, log_of, new_log, until
 
+from holtmq import __version__
 from holtmq.journal import JournalError, JournalFailed, open_journal
 from holtmq.journal.replica.errors import ReplicaRefused, Unreachable
 from holtmq.journal.replica.session import Session
@@ -293,3 +294,17 @@ def test_an_absent_postgresql_is_worth_waiting_for(tmp_path: Path) -> None:
 
     with pytest.raises(Unreachable), session.connection():
         pass
+
+
+def test_a_node_knows_which_version_wrote_what_it_cannot_read(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    log = new_log(postgres.url)
+    owner = Member(log, tmp_path / "a").own()
+    owner.write(b"one")
+    owner.journal.close()
+
+    again = Member(log, tmp_path / "b").own()
+    members.append(again)
+
+    assert again.opening.recovery.writer == __version__

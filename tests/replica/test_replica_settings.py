@@ -13,8 +13,11 @@ import pytest
 from replica_support import PATIENCE, Member, log_of, new_log, until
 
 from holtmq.journal import JournalFailed
+from holtmq.journal.checkpoint import Checkpoint
 from holtmq.journal.replica.errors import ReplicaRefused, Unreachable
+from holtmq.journal.replica.local_copy import LocalCopy
 from holtmq.journal.replica.session import PatientConnection, Session
+from holtmq.journal.replica.store import LogState, LogStore
 from postgres import Cluster
 
 
@@ -26,6 +29,15 @@ def new_role(postgres: Cluster) -> Iterator[tuple[str, str]]:
     postgres.execute(f"CREATE DATABASE {name} OWNER {name}")
     base = postgres.url.removesuffix("/postgres").replace("postgres@", f"{name}@")
     yield name, f"{base}/{name}"
+
+
+def connect_once(url: str) -> None:
+    session = Session(url, 10.0, "test")
+    try:
+        with session.connection():
+            pass
+    finally:
+        session.close()
 
 
 def test_a_session_does_not_take_over_limits_that_would_harm_it(postgres: Cluster) -> None:
@@ -121,6 +133,122 @@ def test_an_address_that_has_worked_is_tried_again_whatever_the_server_says(
 
     assert told == [None]
     assert owner.opening.view.epoch == 2  # what operators see
+
+
+@pytest.mark.parametrize(
+    ("done", "said"),
+    [
+        ("ALTER ROLE {name} NOLOGIN", "is not permitted to log in"),
+        ("ALTER DATABASE {name} CONNECTION LIMIT 0", None),
+        ("REVOKE CONNECT ON DATABASE {name} FROM PUBLIC, {name}", "permission denied for database"),
+    ],
+)
+def test_a_login_that_is_refused_ends_the_node_and_a_busy_server_does_not(
+    postgres: Cluster, done: str, said: str | None
+) -> None:
+    with new_role(postgres) as (name, url):
+        postgres.execute(done.format(name=name))
+
+        with pytest.raises(ReplicaRefused if said else Unreachable, match=said):
+            connect_once(url)
+
+
+def test_an_address_that_asks_for_what_the_server_cannot_do_is_refused(postgres: Cluster) -> None:
+    with pytest.raises(ReplicaRefused, match="does not support SSL"):
+        connect_once(postgres.url + "?sslmode=require")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "connection failed: fe_sendauth: no password supplied",
+        'FATAL:  pg_hba.conf rejects connection for host "10.0.0.1", user "holt"',
+        "SSL error: certificate verify failed",
+        'root certificate file "/home/holt/.postgresql/root.crt" does not exist',
+        'server certificate for "db" does not match host name "10.0.0.1"',
+    ],
+)
+def test_a_server_that_will_never_take_the_node_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    def refuse(*_: object, **__: object) -> PatientConnection:
+        raise psycopg.OperationalError(said)
+
+    monkeypatch.setattr(PatientConnection, "connect", refuse)
+
+    with pytest.raises(ReplicaRefused, match="PostgreSQL refuses"):
+        connect_once("postgresql://holt@db/holt")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:sesame@[::1]x/db",
+        "postgresql://u:sesame%zz@h/db",
+        "postgresql://u:open@sesame@h/db",
+        "postgresql://u:open/sesame@h/db",
+        "postgresql://u:sesame@[::1/db",
+        "mysql://u:sesame@h/db",
+        "u:sesame@h/db",
+        "host=h password=open sesame",
+    ],
+)
+def test_an_address_that_cannot_be_read_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ReplicaRefused, match="no PostgreSQL address") as refused:
+        connect_once(url)
+
+    assert "sesame" not in str(refused.value)
+
+
+def test_an_address_with_an_unknown_parameter_is_refused_with_its_name() -> None:
+    with pytest.raises(ReplicaRefused, match='"sslmod"'):
+        connect_once("postgresql://u:sesame@h/db?sslmod=require")
+
+
+def test_a_database_without_an_encoding_can_be_used(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    name = f"ascii_{uuid4().hex[:8]}"
+    postgres.execute(
+        f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    )
+    log = new_log(postgres.url.removesuffix("postgres") + name, node="Köln")
+    owner = Member(log, tmp_path / "a").own()
+    members.append(owner)
+    owner.write(b"one")
+    owner.journal.close()
+
+    again = Member(log, tmp_path / "b").own()
+    members.append(again)
+
+    assert again.payloads == [b"one"]
+    with log_of(log.url, log.name) as store:
+        assert store.state().owner == "Köln"
+
+
+def test_a_node_that_copies_the_log_no_longer_says_that_it_waits_for_postgresql(
+    postgres: Cluster, tmp_path: Path, members: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    opened, restore = LogStore.open, LocalCopy.restore
+
+    def open_later(store: LogStore, *, create: bool = True) -> LogState:
+        if member.opening.view.trouble:
+            return opened(store, create=create)
+        raise Unreachable("no route to host")
+
+    def look(copy: LocalCopy, state: LogState) -> Checkpoint | None:
+        said.append(member.opening.view.trouble)
+        return restore(copy, state)
+
+    monkeypatch.setattr(LogStore, "open", open_later)
+    monkeypatch.setattr(LocalCopy, "restore", look)
+    member = Member(new_log(postgres.url), tmp_path / "a")
+    members.append(member)
+
+    member.own()
+
+    assert said == [""]
 
 
 def test_a_user_who_cannot_see_the_standbys_is_told_which_role_is_missing(

@@ -16,7 +16,7 @@ from holtmq.verify.amqp_workload import PLAIN, AmqpWorkload
 from holtmq.verify.http_client import HttpClient
 from holtmq.verify.http_workload import PARTITIONS, STORE, HttpWorkload, new_item, place_of
 from holtmq.verify.record import make_body
-from holtmq.verify.workload import Ports
+from holtmq.verify.workload import Gone, Ports
 
 NOTHING = b"HTTP/1.1 204 No Content\r\n\r\n"
 REFUSED = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
@@ -102,3 +102,53 @@ async def test_what_was_leased_for_reading_is_released_again_after_a_lost_answer
             await workload.finish_reading(ports, most)
 
     assert workload.watch.refusals == []
+
+
+async def test_a_reading_finds_more_messages_than_one_answer_holds() -> None:
+    workload = HttpWorkload()
+    with TestBroker(clock="real") as broker:
+        ports = Ports(broker.amqp_port, broker.http_port)
+        async with asyncio.timeout(60):
+            await workload.prepare(ports)
+            with closing(await HttpClient.connect(ports.http)) as client:
+                for partition in PARTITIONS:
+                    place = place_of(STORE, partition)
+                    names = [workload.record.next_name(place, "p") for _ in range(2_000)]
+                    items = [new_item(STORE, partition, name, 0) for name in names]
+                    assert (await client.post("/api/v1/push", {"items": items}))[0] == 201
+                    for name in names:
+                        workload.record.confirm(name)
+
+            findings = workload.record.compare(await workload.read(ports))
+
+    assert findings.is_clean
+
+
+async def test_a_reading_that_is_lost_half_way_hides_nothing_from_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workload, get = HttpWorkload(), HttpClient.get
+    asked: list[str] = []
+
+    async def lose(client: HttpClient, path: str, **options: str) -> tuple[int, bytes]:
+        asked.append(path)
+        if len(asked) == len(PARTITIONS):  # after the first of them has a lease
+            raise Gone("the connection is lost")
+        return await get(client, path, **options)
+
+    with TestBroker(clock="real") as broker:
+        ports = Ports(broker.amqp_port, broker.http_port)
+        async with asyncio.timeout(60):
+            await workload.prepare(ports)
+            with closing(await HttpClient.connect(ports.http)) as client:
+                name = workload.record.next_name(place_of(STORE, PARTITIONS[0]), "p")
+                await client.post("/api/v1/push", {"items": [new_item(STORE, PARTITIONS[0], name, 0)]})
+                workload.record.confirm(name)
+            monkeypatch.setattr(HttpClient, "get", lose)
+            with pytest.raises(Gone):
+                await workload.read(ports)
+            await workload.finish_reading(ports, 1_000)
+
+            findings = workload.record.compare(await workload.read(ports))
+
+    assert findings.is_clean

@@ -130,7 +130,13 @@ def _role(node: NodeRow, owner: str) -> str:
 @cluster.command()
 @click.argument("node")
 @_with_log
-@click.option("--timeout", default=60.0, show_default=True, help="Seconds to wait until NODE owns the log.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait until NODE owns the log; then the request is withdrawn.",
+)
 def promote(node: str, config_file: Path | None, url: str | None, name: str | None, timeout: float) -> None:
     """Hand the log over to NODE: the owner lets its clients finish, releases the log, and stops."""
     with _opened(config_file, url, name) as store:
@@ -145,13 +151,16 @@ def promote(node: str, config_file: Path | None, url: str | None, name: str | No
             raise click.ClickException(f"{node} was last seen {known[node].seen_seconds_ago:.0f} s ago")
         store.promote(node)
         deadline = time.monotonic() + timeout
-        while store.state().owner != node:
-            if time.monotonic() > deadline:
-                store.promote("")
-                raise click.ClickException(
-                    f"{node} does not own the log after {timeout:g} s: the request was withdrawn"
-                )
-            time.sleep(_POLL_SECONDS)
+        try:
+            while store.state().owner != node:
+                if time.monotonic() > deadline:
+                    raise click.ClickException(
+                        f"{node} does not own the log after {timeout:g} s: the request was withdrawn"
+                    )
+                time.sleep(_POLL_SECONDS)
+        except BaseException:  # also when the user interrupts it
+            store.promote("")
+            raise
     click.echo(f"{node} owns the log")
 
 

@@ -131,6 +131,7 @@ def _verify_replica(
     except ImportError as missing:
         raise click.ClickException(f"{missing}: pip install 'holtmq[postgres]'") from None
     from holtmq.verify.replica.judge import Options, ReplicaJudge
+    from holtmq.verify.replica.proxy import address_of
     from holtmq.verify.replica.report import ReplicaReport, show
 
     console = Console(stderr=True)
@@ -143,10 +144,13 @@ def _verify_replica(
         )
 
     seed = secrets.randbelow(1_000_000) if seed is None else seed
-    options = Options(url, rounds, seed, folder, stop_at_failure=stop_at_failure)
-    judge = ReplicaJudge(options, after_round)
-    store = LogStore(Session(url, 10.0, "verify"), judge.log_name)
+    session = Session(url, 10.0, "verify")
     try:
+        with session.connection() as connection:
+            exact = address_of(connection, url)
+        options = Options(exact, rounds, seed, folder, stop_at_failure=stop_at_failure)
+        judge = ReplicaJudge(options, after_round)
+        store = LogStore(session, judge.log_name)
         store.open()
         try:
             report = asyncio.run(judge.run())
@@ -155,7 +159,7 @@ def _verify_replica(
     except (JournalError, Unreachable) as exc:
         raise click.ClickException(str(exc)) from None
     finally:
-        store.session.close()
+        session.close()
     if as_json:
         click.echo(report.as_json().decode())
     else:

@@ -33,7 +33,10 @@ GROUP: Final = "verifiers"
 _BATCH_MAX: Final = 6
 _PADDING_MAX: Final = 2_000
 _PER_TRANSACTION: Final = 3
-_EVERYTHING: Final = 1_000_000
+_MOST: Final = 5_000  # messages in one answer; more of one partition cannot be leased at the same time
+_MOST_BYTES: Final = 11 << 20  # in one answer
+_UNREAD: Final = 1_500  # messages of a producer until the next reading, at most: see _MOST
+_REST_SECONDS: Final = 0.1
 _IDLE_MS: Final = 200
 _NO_LEASE: Final = b'"invalid_lease"'
 _BUFFERED: Final = "buffered"  # during maintenance: in the spool
@@ -82,6 +85,7 @@ class _Producer:
     name: str
     queue: str
     in_doubt: list[dict[str, str]] = field(default_factory=list)
+    unread: int = 0  # pushed since the last reading
 
 
 class HttpWorkload:
@@ -109,8 +113,9 @@ class HttpWorkload:
     async def read(self, ports: Ports) -> dict[str, list[bytes]]:
         """Lease everything the group has not settled; ``finish_reading`` releases it."""
         with closing(await HttpClient.connect(ports.http)) as client:
-            leased = await lease_all(client, QUEUES, PARTITIONS)
-        self._being_read = [messages for messages in leased.values() if messages]
+            leased = await lease_all(client, QUEUES, PARTITIONS, self._being_read)
+        for producer in self._producers:
+            producer.unread = 0
         return bodies_of(leased)
 
     async def finish_reading(self, ports: Ports, most: int) -> None:
@@ -154,6 +159,10 @@ class HttpWorkload:
                 self.record.sent_again(item["transactionId"], stored=stored)
             producer.in_doubt = []
         while True:
+            if producer.unread >= _UNREAD:
+                await asyncio.sleep(_REST_SECONDS)
+                await client.get("/ready")  # finds out that the connection is lost
+                continue
             items = producer.in_doubt = [
                 self._item(producer, random) for _ in range(random.randint(1, _BATCH_MAX))
             ]
@@ -163,6 +172,7 @@ class HttpWorkload:
             if any(status not in ("queued", _BUFFERED) for status in statuses):
                 raise self.watch.refuse("a new message was taken for another")
             producer.in_doubt = []
+            producer.unread += len(items)
             for item in items:
                 self.record.confirm(item["transactionId"])
             self.watch.on_promise()
@@ -258,22 +268,34 @@ async def pop(
 ) -> list[PoppedMessage]:
     """Pop available messages under a lease of the group."""
     wait = f"&wait=true&timeout={wait_ms}" if wait_ms else ""
-    path = f"/api/v1/pop/queue/{queue}?consumerGroup={GROUP}&batch={batch}&partitions={partitions}{wait}"
-    status, body = await client.get(path)
+    return await _pop(client, f"{queue}?consumerGroup={GROUP}&batch={batch}&partitions={partitions}{wait}")
+
+
+async def _pop(client: HttpClient, asked: str) -> list[PoppedMessage]:
+    status, body = await client.get(f"/api/v1/pop/queue/{asked}")
     if status not in (200, 204):
         raise Gone(f"a pop was refused: {body[:200]!r}")
     return _popped(body).messages if status == 200 else []
 
 
 async def lease_all(
-    client: HttpClient, queues: Sequence[str], partitions: Sequence[str]
+    client: HttpClient, queues: Sequence[str], partitions: Sequence[str], held: list[list[PoppedMessage]]
 ) -> dict[str, list[PoppedMessage]]:
-    """Lease everything that the group has not settled; the messages of each place."""
+    """Lease everything that the group has not settled; the messages of each place.
+
+    ``held`` gets them, too, so that they can be released even if the connection is lost half way.
+    """
     leased: dict[str, list[PoppedMessage]] = {}
     for queue in queues:
-        leased.update({place_of(queue, partition): [] for partition in partitions})
-        for message in await pop(client, queue, _EVERYTHING, len(partitions)):
-            leased.setdefault(place_of(queue, message.partition), []).append(message)
+        for partition in partitions:
+            place = place_of(queue, partition)
+            asked = f"{queue}/partition/{partition}?consumerGroup={GROUP}&batch={_MOST}"
+            messages = leased[place] = await _pop(client, asked)
+            if messages:
+                held.append(messages)
+            size = sum([len(message.data) for message in messages])
+            if len(messages) >= _MOST or size >= _MOST_BYTES:
+                raise Gone(f"{place} has more messages than one reading takes")
     return leased
 
 

@@ -94,8 +94,7 @@ class IntakeWorkload:
         """Everything unsettled and every dead letter, by publisher and number: order has no meaning here."""
         with closing(await HttpClient.connect(ports.http)) as client:
             await self._settle_down(client)
-            leased = await lease_all(client, QUEUES, PARTITIONS)
-            self._being_read = [messages for messages in leased.values() if messages]
+            leased = await lease_all(client, QUEUES, PARTITIONS, self._being_read)
             found = bodies_of(leased)
             for letter in await self._all_letters(client):
                 if letter.data is not None:  # else the comparison finds it lost

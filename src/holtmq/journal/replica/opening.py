@@ -23,6 +23,7 @@ from holtmq.journal.file_journal import FileJournal, JournalOptions
 from holtmq.journal.interface import Defer, JournalCorrupt, JournalFailed, Later, Recovery
 from holtmq.journal.records import MARKER_SIZE
 from holtmq.journal.segment import HEADER_SIZE, TEMPORARY, SegmentHeader, segment_name
+from holtmq.journal.versions import WRITER, version_name
 from holtmq.journal.writer import OpenLog
 
 from .adopting import adopt
@@ -108,7 +109,10 @@ class ReplicatedOpening:
             return
         self._disk.lock()
         with self._abandoning():
-            self._copy = self._prepare()
+            self._copy = copy = self._prepare()
+        writers = [header.writer for header in copy.headers.values()]
+        writers += [self._start_from.writer] if self._start_from is not None else []
+        self.recovery.writer = version_name(max(writers, default=WRITER))
 
     def _prepare(self) -> LocalCopy:
         for name in self._disk.list():
@@ -130,6 +134,7 @@ class ReplicatedOpening:
                     continue
                 # An earlier process has reported a complete copy. No owner must hand over to this one yet.
                 self._store.report(self._replica.node, Role.STARTING, self._replica.address, 0, 0.0)
+                self.view.trouble = ""
                 self._start_from = copy.restore(state)
                 return copy
             except Unreachable as exc:

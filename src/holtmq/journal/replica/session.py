@@ -25,9 +25,14 @@ Row = tuple[Any, ...]
 _WAIT_READ, _WAIT_WRITE = 1, 2  # what psycopg's generators yield and are sent
 # Errors that a retry cannot help. Others (server starting up, too many clients) are worth a retry.
 _HOPELESS: Final = re.compile(
-    r"authentication failed|role \".*\" does not exist|database \".*\" does not exist|no pg_hba.conf entry"
+    r"authentication failed|role \".*\" (does not exist|is not permitted to log in)|no password supplied"
+    r"|database \".*\" does not exist|permission denied for database"
+    r"|no pg_hba.conf entry|pg_hba.conf rejects|server does not support SSL"
+    r"|certificate verify failed|root certificate file|server certificate for"
     r"|invalid (URI|connection option|port|sslmode)|missing \"=\""
 )
+_NO_ADDRESS: Final = "journal.replica is no PostgreSQL address"
+_NAMES_PARAMETER: Final = re.compile(r"URI query parameter|invalid connection option")
 _GONE: Final = (
     errors.AdminShutdown,
     errors.CrashShutdown,
@@ -197,10 +202,7 @@ class Session:
 
 def conninfo(url: str, answer_seconds: float, purpose: str) -> str:
     """The user's URL with the settings that a session needs; settings in the URL take precedence."""
-    try:
-        given = conninfo_to_dict(url)
-    except psycopg.ProgrammingError as exc:
-        raise ReplicaRefused(f"journal.replica is no PostgreSQL address: {exc}") from None
+    given = parsed(url)
     wanted: dict[str, Any] = {
         "application_name": f"holtmq {purpose}",
         "connect_timeout": max(2, round(answer_seconds)),
@@ -210,4 +212,28 @@ def conninfo(url: str, answer_seconds: float, purpose: str) -> str:
         "tcp_user_timeout": round(answer_seconds * 1000),
         "target_session_attrs": "read-write",  # of several hosts, choose the primary
     }
-    return make_conninfo(**(wanted | given))
+    # A database without an encoding of its own (SQL_ASCII: a cluster made without a locale) would otherwise
+    # return every text as bytes.
+    return make_conninfo(**(wanted | given | {"client_encoding": "UTF8"}))
+
+
+def parsed(url: str) -> dict[str, Any]:
+    """The parameters in the user's URL. ReplicaRefused, in words without any part of a password."""
+    try:
+        given = dict(conninfo_to_dict(url))
+    except psycopg.ProgrammingError as exc:
+        raise ReplicaRefused(f"{_NO_ADDRESS}: {_without_secrets(str(exc).strip(), url)}") from None
+    if "@" in str(given.get("host", "")):
+        raise ReplicaRefused(f"{_NO_ADDRESS}: its host has an @; write one in the password as %40")
+    if not all(port.isdecimal() for port in str(given.get("port", "0")).split(",") if port):
+        raise ReplicaRefused(f"{_NO_ADDRESS}: its port is no number; write a / in the password as %2F")
+    return given
+
+
+def _without_secrets(problem: str, url: str) -> str:
+    """libpq's text without what it quotes from the address, except for the names of parameters."""
+    if _NAMES_PARAMETER.search(problem):
+        return problem
+    return re.sub(
+        r'"[^"]*"', lambda quoted: quoted[0] if len(quoted[0]) == 3 else '"..."', problem.replace(url, "...")
+    )

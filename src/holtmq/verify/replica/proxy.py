@@ -6,10 +6,13 @@ Owns: the sockets between the two, and the faults. Must not touch: what is said 
 import asyncio
 import contextlib
 from enum import Enum, auto
-from typing import Final
-from urllib.parse import urlsplit, urlunsplit
+from typing import Any, Final
+
+from psycopg import Connection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 _READ: Final = 1 << 16
+_HERE: Final = "127.0.0.1"
 
 
 class Weather(Enum):
@@ -22,11 +25,23 @@ class Weather(Enum):
     SLOW = auto()
 
 
+def address_of(connection: Connection[Any], url: str) -> str:
+    """The address of the one server that this connection has found: a URL may name several, or none."""
+    info = connection.info
+    # libpq takes the name from ``host`` and the address from ``hostaddr``; a Unix socket has none.
+    hostaddr = "" if info.host.startswith("/") else info.hostaddr
+    exact = make_conninfo(url, host=info.host, hostaddr=hostaddr, port=info.port)
+    return make_conninfo(exact, password=info.password) if info.password else exact
+
+
 class Proxy:
-    """One node's way to PostgreSQL. Bytes that were held back are never delivered late: the link is reset."""
+    """One node's way to PostgreSQL. Bytes that were held back are never delivered late: the link is reset.
+
+    ``url`` names one server, by its address or by the folder of its Unix socket.
+    """
 
     def __init__(self, url: str) -> None:
-        self._target = urlsplit(url)
+        self._target = _Target(url)
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -43,12 +58,16 @@ class Proxy:
     @property
     def url(self) -> str:
         """PostgreSQL's address as the node shall see it."""
-        user, at, _ = self._target.netloc.rpartition("@")
-        return urlunsplit(self._target._replace(netloc=f"{user}{at}127.0.0.1:{self.port}"))
+        target = self._target
+        if target.is_socket:  # on which nothing is encrypted, whatever the address asks for
+            plain = {"sslmode": "disable", "gssencmode": "disable"}
+            return make_conninfo(target.url, host=_HERE, port=self.port, **plain)
+        # The name stays: certificates are for it.
+        return make_conninfo(target.url, host=target.host, hostaddr=_HERE, port=self.port)
 
     def aim(self, url: str) -> None:
         """PostgreSQL is somewhere else from now on; present connections are reset."""
-        self._target = urlsplit(url)
+        self._target = _Target(url)
         self._reset()
 
     def change(self, weather: Weather, delay: float = 0.0) -> None:
@@ -82,8 +101,7 @@ class Proxy:
         try:
             if self.weather is Weather.CUT:
                 return
-            host, port = self._target.hostname or "127.0.0.1", self._target.port or 5432
-            far_reader, far_writer = await asyncio.open_connection(host, port)
+            far_reader, far_writer = await self._target.connect()
             self._writers.add(far_writer)
             try:
                 await asyncio.gather(
@@ -119,3 +137,20 @@ class Proxy:
             if end is writer:
                 end.transport.abort()
         raise ConnectionError
+
+
+class _Target:
+    """The server behind a proxy."""
+
+    def __init__(self, url: str) -> None:
+        given = conninfo_to_dict(url)
+        self.url = url
+        self.host = str(given.get("host") or _HERE)
+        self._address = str(given.get("hostaddr") or self.host)
+        self._port = int(given.get("port") or 5432)
+        self.is_socket = self._address.startswith("/")
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self.is_socket:
+            return await asyncio.open_unix_connection(f"{self._address}/.s.PGSQL.{self._port}")
+        return await asyncio.open_connection(self._address, self._port)
