@@ -25,6 +25,12 @@ from holtmq.cli.backup.saving import save
 from holtmq.cli.backup.sources import Source, running_broker
 from holtmq.cli.backup.stores import BucketStore, open_store
 from holtmq.cli.broker_api import BrokerApi
+from holtmq.journal.checkpoint import publish as publish_checkpoint
+from holtmq.journal.checkpoint import write_checkpoint
+from holtmq.journal.compaction import write_compacted
+from holtmq.journal.disk import OsDisk
+from holtmq.journal.file_set import FileSet, keep_files
+from holtmq.journal.segment import SegmentHeader
 from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
 
@@ -342,6 +348,54 @@ def test_a_stopped_folder_is_backed_up_while_another_broker_runs(tmp_path: Path)
     assert restored(tmp_path / "again") == there
     done(holt(None, "restore", tmp_path / "c", tmp_path / "and-again"))
     assert restored(tmp_path / "and-again") == now
+
+
+def test_backups_of_a_restored_broker_hold_what_happened_since_and_not_what_happened_before(
+    tmp_path: Path,
+) -> None:
+    """Messages of one size: the log is as long as it was before, and holds other messages."""
+    place = tmp_path / "backups"
+    with TestBroker(tmp_path / "first") as first:
+        publish(first, "q", b"common")
+        made = json.loads(done(holt(first, "backup", place, "--json")))["name"]
+        publish(first, "q", b"before")
+        checkpoint(first)
+        done(holt(first, "backup", place))
+    done(holt(None, "restore", place, tmp_path / "second", "--backup", made))
+    with TestBroker(tmp_path / "second") as second:
+        publish(second, "q", b"after!")
+        checkpoint(second)
+        done(holt(second, "backup", place))
+        now = state(second)
+    done(holt(None, "restore", place, tmp_path / "third"))
+    assert restored(tmp_path / "third") == now
+    assert [body for _, body in now["q"]] == [b"common", b"after!"]
+
+
+def test_files_with_equal_headers_and_sizes_are_told_apart(tmp_path: Path) -> None:
+    def checkpoint_of(folder: Path, content: bytes) -> str:
+        disk = OsDisk(folder)
+        write_checkpoint(disk, 64, 1, [0], [(40, content)])
+        publish_checkpoint(disk, 64, None)
+        return only(keep_files(disk, 64, 1))
+
+    def compacted(folder: Path, kept: int) -> str:
+        disk = OsDisk(folder)
+        write_compacted(disk, SegmentHeader(0, 1, b"a marker"), 1_000, iter([(kept, 40, b"same")]))
+        return only(keep_files(disk, 1_000, 1))
+
+    def only(files: FileSet) -> str:
+        with closing(files):
+            (one,) = files.files
+            return one.identity
+
+    folders = [tmp_path / name for name in "abcdef"]
+    for folder in folders:
+        folder.mkdir()
+    assert checkpoint_of(folders[0], b"one") == checkpoint_of(folders[1], b"one")
+    assert checkpoint_of(folders[0], b"one") != checkpoint_of(folders[2], b"two")
+    assert compacted(folders[3], 100) == compacted(folders[4], 100)
+    assert compacted(folders[3], 100) != compacted(folders[5], 200)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Etc/GMT-5", "Etc/GMT+7"])

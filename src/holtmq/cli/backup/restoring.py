@@ -14,7 +14,7 @@ from holtmq.cli.backup.catalogue import Catalogue
 from holtmq.cli.backup.stores import BackupError, sync_folder
 from holtmq.journal.backup_format import BackupManifest, SavedFile
 from holtmq.journal.disk import OsDisk
-from holtmq.journal.file_set import write_manifest
+from holtmq.journal.file_set import complete_copy
 from holtmq.journal.inspection import check
 from holtmq.journal.viewing import ViewingJournal
 
@@ -33,7 +33,7 @@ def restore_into(catalogue: Catalogue, manifest: BackupManifest, folder: Path) -
         for file in manifest.files:
             _write(catalogue, file, beside)
         disk = OsDisk(beside)
-        write_manifest(disk, manifest.last_base, manifest.position, manifest.checkpoint, manifest.epoch)
+        complete_copy(disk, manifest.last_base, manifest.position, manifest.checkpoint, manifest.epoch)
         disk.sync_dir()
         report = check(disk, lambda recovery: live_positions(ViewingJournal(disk), recovery))
         if report.refusal or report.problems:
