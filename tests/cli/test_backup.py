@@ -23,8 +23,9 @@ from holtmq.cli.backup.catalogue import Catalogue
 from holtmq.cli.backup.restoring import restore_into
 from holtmq.cli.backup.saving import save
 from holtmq.cli.backup.sources import Source, running_broker
-from holtmq.cli.backup.stores import BucketStore, open_store
+from holtmq.cli.backup.stores import BackupError, BucketStore, open_store
 from holtmq.cli.broker_api import BrokerApi
+from holtmq.journal.backup_format import BackupManifest
 from holtmq.journal.checkpoint import publish as publish_checkpoint
 from holtmq.journal.checkpoint import write_checkpoint
 from holtmq.journal.compaction import write_compacted
@@ -437,3 +438,57 @@ def test_a_repaired_folder_is_backed_up_and_restored_as_it_is_after_the_repair(t
     assert [body for _, body in repaired["q"]] == [b"first", b"last"]
     assert [id_ for id_, _ in repaired["s"]] != []
     done(holt(None, "journal", "scrub", again))
+
+
+def test_two_backups_to_one_place_do_not_run_at_once(broker: TestBroker, tmp_path: Path) -> None:
+    """They would write the same files, and --keep of one would delete what the other has just written."""
+    publish(broker, "q", b"1")
+    place = tmp_path / "backups"
+    done(holt(broker, "backup", place))
+    with open_store(str(place)).alone():
+        refused = holt(broker, "backup", place, "--keep", "1")
+    assert refused.exit_code == 1
+    assert f"another `holt backup` writes to {place}" in refused.output
+    assert "Backup" in done(holt(broker, "backup", place))
+
+
+def test_a_backup_whose_files_another_one_deleted_is_not_listed(broker: TestBroker, tmp_path: Path) -> None:
+    """In a bucket, where nothing keeps two of them apart."""
+    publish(broker, "q", b"1")
+    catalogue = Catalogue(open_store(str(tmp_path)))
+    save_now(broker, catalogue, 1.0)
+
+    class PrunedMeanwhile(Catalogue):
+        def add(self, manifest: BackupManifest) -> None:
+            for name in self.store.list("objects"):
+                self.store.delete(name)
+            super().add(manifest)
+
+    with pytest.raises(BackupError, match="another `holt backup --keep` deleted files"):
+        save_now(broker, PrunedMeanwhile(catalogue.store), 2.0)
+    assert len(catalogue.names()) == 1
+
+
+def test_a_folder_that_cannot_be_replaced_is_refused_before_anything_is_copied(
+    broker: TestBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(broker, "q", b"1")
+    done(holt(broker, "backup", tmp_path / "b"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name in (".", tmp_path / "here"):
+        assert (
+            "is the current folder, which cannot be replaced"
+            in holt(None, "restore", tmp_path / "b", name).output
+        )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "is_mount", lambda _: True)
+    assert "is a mount point" in holt(None, "restore", tmp_path / "b", tmp_path / "here").output
+    assert sorted(os.listdir(tmp_path)) == ["b", "data", "here"]
+
+
+def test_places_and_times_that_do_not_exist_are_errors(tmp_path: Path) -> None:
+    assert "there is no folder" in holt(None, "backup", tmp_path / "typo", "--list").output
+    (tmp_path / "empty").mkdir()
+    odd = holt(None, "restore", tmp_path / "empty", tmp_path / "x", "--at", "0001-01-01")
+    assert "'0001-01-01' is not a time" in odd.output

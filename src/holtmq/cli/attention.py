@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holtmq.cli.endings import FAILED
+from holtmq.cli.ranges import Finite
 from holtmq.cli.target import Target, as_json, moment, printable, with_broker
 
 _ROWS: Final = 30
@@ -105,7 +106,7 @@ def stuck(target: Target, as_json: bool) -> None:
     "--every",
     default=2.0,
     show_default=True,
-    type=click.FloatRange(min=0.1),
+    type=Finite(min=0.1),
     help="Seconds between two refreshes.",
 )
 @click.option("--once", is_flag=True, help="Show the list once and exit.")

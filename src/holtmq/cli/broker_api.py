@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import click
 import msgspec
@@ -58,6 +58,18 @@ def _tls_trouble(error: ssl.SSLError) -> str:
     return f"TLS failed: {error.reason or error}"
 
 
+def split_address(url: str) -> SplitResult:
+    """The parts of a broker's address; exits with an error when it is none."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # such as a port of six digits
+        is_address = False
+    if not is_address:
+        raise click.BadParameter(f"{url!r} is not an address such as http://127.0.0.1:6632")
+    return parts
+
+
 class BrokerApi:
     """Implements ``Registry``; ``get`` and ``send`` are for verbs that need a running broker."""
 
@@ -65,9 +77,7 @@ class BrokerApi:
         self, url: str, user: str, password: str, tls_ca: Path | None = None, token: str | None = None
     ) -> None:
         """``token``: sent instead of user and password; an empty one sends no login."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise click.BadParameter(f"{url!r} is not an address such as http://127.0.0.1:6632")
+        parts = split_address(url)
         # Not urllib: it would send the password through the proxy that the environment names.
         if parts.scheme == "https":
             self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(

@@ -25,6 +25,13 @@ def restore_into(catalogue: Catalogue, manifest: BackupManifest, folder: Path) -
         raise BackupError(f"{folder} is a file: name a folder that does not exist yet, or an empty one")
     if folder.is_dir() and any(folder.iterdir()):
         raise BackupError(f"{folder} is not empty: a restore overwrites nothing. Name another folder")
+    if folder.is_dir():
+        is_current = folder.samefile(Path())
+        if is_current or folder.resolve().is_mount():
+            what = "the current folder" if is_current else "a mount point"
+            raise BackupError(
+                f"{folder} is {what}, which cannot be replaced: name a folder in it or beside it"
+            )
     beside = folder.with_name(folder.name + ".restoring")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
