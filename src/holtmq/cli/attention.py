@@ -48,6 +48,8 @@ class FindingRow(msgspec.Struct, frozen=True):
     vhost: str | None = None
     since: int | None = None
     who: list[HolderRow] = []
+    queue: str | None = None
+    group: str | None = None
 
 
 class AttentionAnswer(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ import { useData } from "../parts/load.js";
 import { Deaths, Properties } from "../parts/message.js";
 import { refine, route } from "../parts/route.js";
 import { Loading, Problem, Search, Table } from "../parts/table.js";
+import { groupName } from "./groups.js";
 import { linkTo } from "./queues.js";
 
 const BASE = "/api/v1/operator/dead-letters";
@@ -74,7 +75,7 @@ export function DeadLetters() {
   const rows = data?.signatures || [];
   const family = chosen && rows.find((row) => JSON.stringify(selectionOf(row)) === chosen);
   const columns = [
-    { title: "Died in", show: (row) => html`<a href=${linkTo(row.vhost || "/", row.queue)}>${row.queue}</a>${row.group ? html` <span class="tag">${row.group}</span>` : null}` },
+    { title: "Died in", show: (row) => html`<a href=${linkTo(row.vhost || "/", row.queue)}>${row.queue}</a>${row.group ? html` <span class="tag">${groupName(row.group)}</span>` : null}` },
     { title: "Kind", show: (row) => html`<span class="tag">${row.kind}</span>` },
     { title: "Reason", show: (row) => html`<span class="tag">${row.reason}</span>` },
     { title: "What went wrong", wide: true, show: (row) => html`<button class="link" onClick=${() => setChosen(JSON.stringify(selectionOf(row)))}>${row.text || row.reason}</button>` },
