@@ -8,8 +8,8 @@ import http.client
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
-from urllib.parse import SplitResult, quote, urlsplit
+from typing import Final, NamedTuple, TypeVar
+from urllib.parse import quote, urlsplit
 
 import click
 import msgspec
@@ -58,16 +58,25 @@ def _tls_trouble(error: ssl.SSLError) -> str:
     return f"TLS failed: {error.reason or error}"
 
 
-def split_address(url: str) -> SplitResult:
-    """The parts of a broker's address; exits with an error when it is none."""
+class Address(NamedTuple):
+    """The parts of a broker's address."""
+
+    is_secure: bool
+    host: str
+    port: int | None
+    path: str
+
+
+def address_of(url: str) -> Address:
+    """The parts of an address; exits with an error when it is none."""
     try:
         parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        host, port = parts.hostname, parts.port
     except ValueError:  # such as a port of six digits
-        is_address = False
-    if not is_address:
+        host, port = None, None
+    if not host or port == 0 or parts.scheme not in ("http", "https"):
         raise click.BadParameter(f"{url!r} is not an address such as http://127.0.0.1:6632")
-    return parts
+    return Address(parts.scheme == "https", host, port, parts.path.rstrip("/"))
 
 
 class BrokerApi:
@@ -77,15 +86,15 @@ class BrokerApi:
         self, url: str, user: str, password: str, tls_ca: Path | None = None, token: str | None = None
     ) -> None:
         """``token``: sent instead of user and password; an empty one sends no login."""
-        parts = split_address(url)
+        address = address_of(url)
         # Not urllib: it would send the password through the proxy that the environment names.
-        if parts.scheme == "https":
+        if address.is_secure:
             self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=_TIMEOUT, context=_trusting(tls_ca)
+                address.host, address.port, timeout=_TIMEOUT, context=_trusting(tls_ca)
             )
         else:
-            self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT)
-        self._base = parts.path.rstrip("/") + "/api"
+            self._connection = http.client.HTTPConnection(address.host, address.port, timeout=_TIMEOUT)
+        self._base = address.path + "/api"
         self._url = url
         self._user = user
         self._headers = {"content-type": "application/json"}

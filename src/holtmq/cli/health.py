@@ -12,7 +12,7 @@ from typing import Final
 import click
 import msgspec
 
-from holtmq.cli.broker_api import split_address
+from holtmq.cli.broker_api import address_of
 from holtmq.cli.endings import FAILED
 from holtmq.cli.finding import local_url
 from holtmq.cli.ranges import Finite
@@ -64,8 +64,8 @@ def health(url: str | None, tls_ca: Path | None, ready: bool, timeout: float) ->
 
 
 def _ask(address: str, path: str, tls_ca: Path | None, timeout: float) -> tuple[int, bytes]:
-    parts = split_address(address)
-    if parts.scheme == "https":
+    parts = address_of(address)
+    if parts.is_secure:
         context = (
             ssl.create_default_context(cafile=tls_ca) if tls_ca else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         )
@@ -73,12 +73,12 @@ def _ask(address: str, path: str, tls_ca: Path | None, timeout: float) -> tuple[
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            parts.hostname, parts.port, timeout=timeout, context=context
+            parts.host, parts.port, timeout=timeout, context=context
         )
     else:
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+        connection = http.client.HTTPConnection(parts.host, parts.port, timeout=timeout)
     try:
-        connection.request("GET", parts.path.rstrip("/") + path)
+        connection.request("GET", parts.path + path)
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
