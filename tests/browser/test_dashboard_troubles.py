@@ -238,3 +238,35 @@ def test_escape_leaves_the_search_so_that_keys_open_pages(broker: TestBroker, pa
     page.keyboard.press("g")
     page.keyboard.press("j")
     expect(page.get_by_role("heading", level=1)).to_have_text("Journal")
+
+
+def test_a_page_behind_the_end_of_a_list_becomes_the_last_page(
+    broker: TestBroker, page: Page, http: httpx.Client
+) -> None:
+    for n in range(51):
+        http.put(f"/api/queues/%2F/listed-{n:02}", json={"durable": True}).raise_for_status()
+
+    page.goto(f"{broker.http_url}/#/queues?text=listed-&offset=500")
+    expect(rows_of(page, "Queues")).to_have_count(1)
+    expect(page.get_by_role("navigation", name="Rows")).to_contain_text("51 of 51")
+    http.delete("/api/queues/%2F/listed-50").raise_for_status()
+    expect(rows_of(page, "Queues")).to_have_count(50)
+
+
+def test_a_name_from_right_to_left_leaves_the_words_beside_it_in_place(
+    broker: TestBroker, page: Page, worker: pika.BlockingConnection
+) -> None:
+    name = "\u0645\u0631\u062d\u0628\u0627"
+    fill(worker, name, 1)
+    broker.clock.advance(600)
+    page.goto(broker.http_url + "/#/overview")
+
+    link = page.locator(".findings").get_by_role("link", name=name, exact=True)
+    expect(link).to_be_visible()
+    text = link.evaluate("""link => {
+        const range = document.createRange(), text = link.nextSibling.nextSibling;
+        range.setStart(text, 0);
+        range.setEnd(text, 1);
+        return [range.getBoundingClientRect().left, link.getBoundingClientRect().right];
+    }""")
+    assert text[0] >= text[1] - 1

@@ -264,7 +264,7 @@ def _finding(rule: str, severity: str, row: QueueRow, since: int | None, text: s
 def _held(holder: HolderRow) -> str:
     messages = _messages(holder.unacked)
     tag = f"consumer {holder.consumer}" if holder.kind == "consumer" else ""
-    name = holder.client or tag or holder.consumer or holder.connection
+    name = holder.client or tag or holder.consumer or "a client without a name"
     match holder.kind:
         case "get":
             them = "it" if holder.unacked == 1 else "them"
