@@ -1,12 +1,13 @@
 """Backups: consistent while the broker works, incremental, and restored byte for byte or not at all."""
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -485,6 +486,42 @@ def test_a_folder_that_cannot_be_replaced_is_refused_before_anything_is_copied(
     monkeypatch.setattr(Path, "is_mount", lambda _: True)
     assert "is a mount point" in holt(None, "restore", tmp_path / "b", tmp_path / "here").output
     assert sorted(os.listdir(tmp_path)) == ["b", "data", "here"]
+
+
+def test_backups_that_fail_do_not_keep_the_next_ones_out(broker: TestBroker, tmp_path: Path) -> None:
+    publish(broker, "q", os.urandom(3_000_000))
+
+    class Full(Catalogue):
+        def put_object(self, identity: str, pieces: Iterable[bytes]) -> None:
+            next(iter(pieces))
+            raise BackupError("no space left")
+
+    for _ in range(5):
+        with pytest.raises(BackupError, match="no space left"):
+            save_now(broker, Full(open_store(str(tmp_path / "b"))), 1.0)
+    done(holt(broker, "backup", tmp_path / "b"))
+
+
+def test_a_restore_that_fails_leaves_nothing(
+    broker: TestBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(broker, "q", b"1")
+    done(holt(broker, "backup", tmp_path / "b"))
+    there = sorted(os.listdir(tmp_path))
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert "No space left on device" in holt(None, "restore", tmp_path / "b", tmp_path / "x").output
+    assert sorted(os.listdir(tmp_path)) == there
+
+
+def test_missing_credentials_of_a_bucket_are_named() -> None:
+    obstore = pytest.importorskip("obstore.store")
+    store = BucketStore(obstore.MemoryStore(), "s3://bucket")
+    error = store._error("backups", "listed", OSError("GET http://169.254.169.254/latest/api/token"))
+    assert "neither the environment nor this machine's cloud has credentials for it" in str(error)
 
 
 def test_places_and_times_that_do_not_exist_are_errors(tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ T = TypeVar("T")
 
 _TIMEOUT: Final = 30.0
 _PIECE: Final = 1 << 20
+# X509_V_ERR_CERT_HAS_EXPIRED, ..._HOSTNAME_MISMATCH, ..._IP_ADDRESS_MISMATCH of OpenSSL
+_EXPIRED: Final = 10
+_OTHER_NAME: Final = (62, 64)
 NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
@@ -47,6 +50,11 @@ def _trusting(tls_ca: Path | None) -> ssl.SSLContext:
 
 def _tls_trouble(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _OTHER_NAME:
+            why = error.verify_message.rstrip(".")
+            return f"its certificate is for another name: {why}. --url must name the host as the certificate does"
+        if error.verify_code == _EXPIRED:
+            return "its certificate has expired: renew it and send the broker SIGHUP. `holt health` does not mind"
         return (
             f"its certificate is not trusted: {error.verify_message}. "
             "--tls-ca names the authority that signed it"

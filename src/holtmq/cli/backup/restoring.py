@@ -37,8 +37,12 @@ def restore_into(catalogue: Catalogue, manifest: BackupManifest, folder: Path) -
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(beside, ignore_errors=True)  # left by a restore that was killed
         beside.mkdir(mode=0o700)
-        for file in manifest.files:
-            _write(catalogue, file, beside)
+        try:
+            for file in manifest.files:
+                _write(catalogue, file, beside)
+        except BaseException:
+            shutil.rmtree(beside, ignore_errors=True)  # of no use, and it may have filled the disk
+            raise
         disk = OsDisk(beside)
         complete_copy(disk, manifest.last_base, manifest.position, manifest.checkpoint, manifest.epoch)
         disk.sync_dir()

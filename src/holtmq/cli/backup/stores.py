@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _PIECE: Final = 1 << 20
 _TEMPORARY: Final = ".part"
+_METADATA: Final = "://169.254.169.254/"  # where a virtual machine asks its cloud for credentials
 
 
 class BackupError(Exception):
@@ -202,7 +203,10 @@ class BucketStore:
         return nullcontext()
 
     def _error(self, name: str, what: str, error: Exception) -> BackupError:
-        return BackupError(f"{self._place}: {name} cannot be {what}: {_first_line(error)}")
+        reason = _first_line(error)
+        if _METADATA in reason:
+            reason = f"neither the environment nor this machine's cloud has credentials for it ({reason})"
+        return BackupError(f"{self._place}: {name} cannot be {what}: {reason}")
 
 
 def sync_folder(folder: Path) -> None:
