@@ -52,9 +52,9 @@ def _tls_trouble(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _OTHER_NAME:
             why = error.verify_message.rstrip(".")
-            return f"its certificate is for another name: {why}. --url must name the host as the certificate does"
+            return f"its certificate is for another name: {why}. --url must use a name of the certificate"
         if error.verify_code == _EXPIRED:
-            return "its certificate has expired: renew it and send the broker SIGHUP. `holt health` does not mind"
+            return "its certificate has expired: renew it, and send the broker SIGHUP"
         return (
             f"its certificate is not trusted: {error.verify_message}. "
             "--tls-ca names the authority that signed it"
