@@ -1,10 +1,12 @@
 """``holt top``: what a window of some size shows of the table, and what happens while the broker is away."""
 
 import io
+import time
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from rich.table import Table
 
 from holtmq.cli import attention, main
 from holtmq.cli.attention import QueueLine, QueuesAnswer, _table
@@ -36,7 +38,12 @@ def test_the_title_counts_the_rows_that_the_window_shows() -> None:
 
 def test_a_broker_that_is_away_for_a_while_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     titles: list[str] = []
-    answers: list[QueuesAnswer | Exception] = [MANY, NoAnswer("it did not answer"), MANY, KeyboardInterrupt()]
+    answers: list[QueuesAnswer | BaseException] = [
+        MANY,
+        NoAnswer("it did not answer"),
+        MANY,
+        KeyboardInterrupt(),
+    ]
 
     def get(*_: object, **__: object) -> QueuesAnswer:
         found = answers.pop(0)
@@ -54,13 +61,13 @@ def test_a_broker_that_is_away_for_a_while_does_not_end_it(monkeypatch: pytest.M
         def __exit__(self, *_: object) -> None:
             pass
 
-        def update(self, table: attention.Table, refresh: bool) -> None:
+        def update(self, table: Table, refresh: bool) -> None:
             titles.append(str(table.title))
 
     monkeypatch.setattr(BrokerApi, "connect", lambda _: None)
     monkeypatch.setattr(BrokerApi, "get", get)
     monkeypatch.setattr(attention, "Live", Window)
-    monkeypatch.setattr(attention.time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     monkeypatch.setattr(Console, "is_terminal", True)
     assert CliRunner().invoke(main, ["top"]).exit_code == 0
     assert ["it did not answer" in title for title in titles] == [True, False]
