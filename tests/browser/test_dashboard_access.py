@@ -246,3 +246,23 @@ def test_definitions_are_imported_after_a_diff(
     confirm(page, "Import", "import", "1 object will be created and 0 changed")
     expect(page.get_by_text("imported", exact=True)).to_be_visible()
     assert http.get("/api/queues/%2F/imported").status_code == 200
+
+
+def test_what_a_click_in_a_long_list_opens_comes_into_view(
+    broker: TestBroker, page: Page, http: httpx.Client
+) -> None:
+    for n in range(40):
+        user = {"password_hash": "", "tags": ""}
+        http.put(f"/api/users/many-{n:02}", json=user).raise_for_status()
+        policy = {"pattern": "^none$", "definition": {"max-length": 1}}
+        http.put(f"/api/policies/%2F/many-{n:02}", json=policy).raise_for_status()
+
+    page.goto(broker.http_url + "/#/access?part=users&text=many")
+    page.get_by_role("button", name="many-01", exact=True).click()
+    expect(page.get_by_role("region", name="User many-01")).to_be_focused()
+    expect(page.get_by_role("heading", name="many-01")).to_be_in_viewport()
+    page.get_by_role("button", name="many-02", exact=True).click()
+    expect(page.get_by_role("heading", name="many-02")).to_be_in_viewport()
+    page.goto(broker.http_url + "/#/access?part=policies")
+    rows_of(page, "Policies").nth(1).get_by_role("button", name="Edit").click()
+    expect(page.get_by_role("heading", name="many-01")).to_be_in_viewport()

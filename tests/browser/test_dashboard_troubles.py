@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pika
 import pytest
-from browser_support import fill, rows_of
+from browser_support import fill, pop, push, rows_of
 from playwright.sync_api import Browser, Page, Route, expect
 
 from holtmq.http.engine.sessions import IDLE_SECONDS
@@ -170,3 +170,103 @@ def test_the_link_that_skips_the_navigation_moves_the_focus_and_keeps_the_page(
     expect(page.locator("main")).to_be_focused()
     expect(page.get_by_role("heading", name="Queues")).to_be_visible()
     assert page.url.endswith("/#/queues")
+
+
+def test_numbers_and_line_ends_that_a_browser_would_change_are_shown_and_sent_again_as_they_are(
+    broker: TestBroker, page: Page, http: httpx.Client, worker: pika.BlockingConnection
+) -> None:
+    """JavaScript rounds 64-bit ids, and a text field has other line ends than a body."""
+    body, payload = '{"id": 1234567890123456789, "price": 1.50}', '{"id":9007199254740993,"price":1.50}'
+    channel = worker.channel()
+    channel.queue_declare("exact", durable=True)
+    headers = {"order": 1234567890123456789}
+    for text in (body, "a;b\r\n1;2\r\n"):
+        channel.basic_publish("", "exact", text, pika.BasicProperties(headers=headers))
+    push = f'{{"items":[{{"queue":"exact-log","payload":{payload}}}]}}'
+    http.post("/api/v1/push", content=push, headers={"content-type": "application/json"}).raise_for_status()
+
+    for queue, first in (("exact", '"id": 1234567890123456789'), ("exact-log", '"id": 9007199254740993')):
+        page.goto(f"{broker.http_url}/#/messages?queue={queue}")
+        page.get_by_role("button", name="Search").click()
+        for result in page.locator("details.message").all():
+            result.locator("summary").first.click()
+            result.get_by_text("Edit and send again").click()
+            again = result.get_by_role("form", name="Send again")
+            again.get_by_role("button", name="Send").click()
+            expect(again.get_by_role("status")).to_have_text("sent")
+        shown = page.locator("details.message").first
+        expect(shown.locator(".body pre")).to_contain_text(first)
+        expect(shown.locator(".body pre")).to_contain_text('"price": 1.50')
+    expect(page.locator("details.message")).to_have_count(1)
+
+    sent = [channel.basic_get("exact", auto_ack=True) for _ in range(4)]
+    assert [text.decode() for _, _, text in sent] == [body, "a;b\r\n1;2\r\n"] * 2
+    assert [properties.headers for _, properties, _ in sent] == [headers] * 4
+    popped = http.get("/api/v1/pop/queue/exact-log", params={"batch": 2, "autoAck": "true"}).text
+    assert popped.count(f'"data":{payload}') == 2
+
+
+def test_groups_of_any_name_are_reached_from_the_front_page_and_a_half_typed_address_opens(
+    broker: TestBroker, page: Page, http: httpx.Client, worker: pika.BlockingConnection
+) -> None:
+    push(http, "orders on hold", 2)
+    pop(http, "orders on hold", "audit on tape")
+    http.get("/api/v1/pop/queue/orders on hold", params={"autoAck": "true"}).raise_for_status()
+    push(http, "orders on hold", 4)
+    broker.clock.advance(600)
+
+    fill(worker, "100%", 0)
+    page.goto(broker.http_url + "/#/queue/%2F/100%")
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("100%")
+    for finding, title in (
+        ("audit on tape on orders on hold", "audit on tape"),
+        ("(no group) on orders on hold", "(no group)"),
+    ):
+        page.goto(broker.http_url + "/#/overview")
+        page.locator(".findings").get_by_role("link", name=finding).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"Groups / {title} on orders on hold")
+
+
+def test_escape_leaves_the_search_so_that_keys_open_pages(broker: TestBroker, page: Page) -> None:
+    page.goto(broker.http_url + "/#/queues")
+    search = page.get_by_role("searchbox", name="Name contains")
+    expect(search).to_be_visible()
+    page.keyboard.press("/")
+    expect(search).to_be_focused()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Journal")
+
+
+def test_a_page_behind_the_end_of_a_list_becomes_the_last_page(
+    broker: TestBroker, page: Page, http: httpx.Client
+) -> None:
+    for n in range(51):
+        http.put(f"/api/queues/%2F/listed-{n:02}", json={"durable": True}).raise_for_status()
+
+    page.goto(f"{broker.http_url}/#/queues?text=listed-&offset=500")
+    expect(rows_of(page, "Queues")).to_have_count(1)
+    expect(page.get_by_role("navigation", name="Rows")).to_contain_text("51 of 51")
+    http.delete("/api/queues/%2F/listed-50").raise_for_status()
+    expect(rows_of(page, "Queues")).to_have_count(50)
+
+
+def test_a_name_from_right_to_left_leaves_the_words_beside_it_in_place(
+    broker: TestBroker, page: Page, worker: pika.BlockingConnection
+) -> None:
+    name = "\u0645\u0631\u062d\u0628\u0627"
+    fill(worker, name, 1)
+    broker.clock.advance(600)
+    page.goto(broker.http_url + "/#/overview")
+
+    link = page.locator(".findings").get_by_role("link", name=name, exact=True)
+    expect(link).to_be_visible()
+    text = link.evaluate("""link => {
+        const range = document.createRange(), text = link.nextSibling.nextSibling;
+        range.setStart(text, 0);
+        range.setEnd(text, 1);
+        return [range.getBoundingClientRect().left, link.getBoundingClientRect().right];
+    }""")
+    assert text[0] >= text[1] - 1

@@ -1,12 +1,13 @@
 """Backups: consistent while the broker works, incremental, and restored byte for byte or not at all."""
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,15 @@ from holtmq.cli.backup.catalogue import Catalogue
 from holtmq.cli.backup.restoring import restore_into
 from holtmq.cli.backup.saving import save
 from holtmq.cli.backup.sources import Source, running_broker
-from holtmq.cli.backup.stores import BucketStore, open_store
+from holtmq.cli.backup.stores import BackupError, BucketStore, open_store
 from holtmq.cli.broker_api import BrokerApi
+from holtmq.journal.backup_format import BackupManifest
+from holtmq.journal.checkpoint import publish as publish_checkpoint
+from holtmq.journal.checkpoint import write_checkpoint
+from holtmq.journal.compaction import write_compacted
+from holtmq.journal.disk import OsDisk
+from holtmq.journal.file_set import FileSet, keep_files
+from holtmq.journal.segment import SegmentHeader
 from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
 
@@ -344,6 +352,54 @@ def test_a_stopped_folder_is_backed_up_while_another_broker_runs(tmp_path: Path)
     assert restored(tmp_path / "and-again") == now
 
 
+def test_backups_of_a_restored_broker_hold_what_happened_since_and_not_what_happened_before(
+    tmp_path: Path,
+) -> None:
+    """Messages of one size: the log is as long as it was before, and holds other messages."""
+    place = tmp_path / "backups"
+    with TestBroker(tmp_path / "first") as first:
+        publish(first, "q", b"common")
+        made = json.loads(done(holt(first, "backup", place, "--json")))["name"]
+        publish(first, "q", b"before")
+        checkpoint(first)
+        done(holt(first, "backup", place))
+    done(holt(None, "restore", place, tmp_path / "second", "--backup", made))
+    with TestBroker(tmp_path / "second") as second:
+        publish(second, "q", b"after!")
+        checkpoint(second)
+        done(holt(second, "backup", place))
+        now = state(second)
+    done(holt(None, "restore", place, tmp_path / "third"))
+    assert restored(tmp_path / "third") == now
+    assert [body for _, body in now["q"]] == [b"common", b"after!"]
+
+
+def test_files_with_equal_headers_and_sizes_are_told_apart(tmp_path: Path) -> None:
+    def checkpoint_of(folder: Path, content: bytes) -> str:
+        disk = OsDisk(folder)
+        write_checkpoint(disk, 64, 1, [0], [(40, content)])
+        publish_checkpoint(disk, 64, None)
+        return only(keep_files(disk, 64, 1))
+
+    def compacted(folder: Path, kept: int) -> str:
+        disk = OsDisk(folder)
+        write_compacted(disk, SegmentHeader(0, 1, b"a marker"), 1_000, iter([(kept, 40, b"same")]))
+        return only(keep_files(disk, 1_000, 1))
+
+    def only(files: FileSet) -> str:
+        with closing(files):
+            (one,) = files.files
+            return one.identity
+
+    folders = [tmp_path / name for name in "abcdef"]
+    for folder in folders:
+        folder.mkdir()
+    assert checkpoint_of(folders[0], b"one") == checkpoint_of(folders[1], b"one")
+    assert checkpoint_of(folders[0], b"one") != checkpoint_of(folders[2], b"two")
+    assert compacted(folders[3], 100) == compacted(folders[4], 100)
+    assert compacted(folders[3], 100) != compacted(folders[5], 200)
+
+
 @pytest.mark.parametrize("zone", ["UTC", "Etc/GMT-5", "Etc/GMT+7"])
 def test_the_time_that_a_list_of_backups_shows_restores_that_backup(
     broker: TestBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zone: str
@@ -383,3 +439,93 @@ def test_a_repaired_folder_is_backed_up_and_restored_as_it_is_after_the_repair(t
     assert [body for _, body in repaired["q"]] == [b"first", b"last"]
     assert [id_ for id_, _ in repaired["s"]] != []
     done(holt(None, "journal", "scrub", again))
+
+
+def test_two_backups_to_one_place_do_not_run_at_once(broker: TestBroker, tmp_path: Path) -> None:
+    """They would write the same files, and --keep of one would delete what the other has just written."""
+    publish(broker, "q", b"1")
+    place = tmp_path / "backups"
+    done(holt(broker, "backup", place))
+    with open_store(str(place)).alone():
+        refused = holt(broker, "backup", place, "--keep", "1")
+    assert refused.exit_code == 1
+    assert f"another `holt backup` writes to {place}" in refused.output
+    assert "Backup" in done(holt(broker, "backup", place))
+
+
+def test_a_backup_whose_files_another_one_deleted_is_not_listed(broker: TestBroker, tmp_path: Path) -> None:
+    """In a bucket, where nothing keeps two of them apart."""
+    publish(broker, "q", b"1")
+    catalogue = Catalogue(open_store(str(tmp_path)))
+    save_now(broker, catalogue, 1.0)
+
+    class PrunedMeanwhile(Catalogue):
+        def add(self, manifest: BackupManifest) -> None:
+            for name in self.store.list("objects"):
+                self.store.delete(name)
+            super().add(manifest)
+
+    with pytest.raises(BackupError, match="another `holt backup --keep` deleted files"):
+        save_now(broker, PrunedMeanwhile(catalogue.store), 2.0)
+    assert len(catalogue.names()) == 1
+
+
+def test_a_folder_that_cannot_be_replaced_is_refused_before_anything_is_copied(
+    broker: TestBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(broker, "q", b"1")
+    done(holt(broker, "backup", tmp_path / "b"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name in (".", tmp_path / "here"):
+        assert (
+            "is the current folder, which cannot be replaced"
+            in holt(None, "restore", tmp_path / "b", name).output
+        )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "is_mount", lambda _: True)
+    assert "is a mount point" in holt(None, "restore", tmp_path / "b", tmp_path / "here").output
+    assert sorted(os.listdir(tmp_path)) == ["b", "data", "here"]
+
+
+def test_backups_that_fail_do_not_keep_the_next_ones_out(broker: TestBroker, tmp_path: Path) -> None:
+    publish(broker, "q", os.urandom(3_000_000))
+
+    class Full(Catalogue):
+        def put_object(self, identity: str, pieces: Iterable[bytes]) -> None:
+            next(iter(pieces))
+            raise BackupError("no space left")
+
+    for _ in range(5):
+        with pytest.raises(BackupError, match="no space left"):
+            save_now(broker, Full(open_store(str(tmp_path / "b"))), 1.0)
+    done(holt(broker, "backup", tmp_path / "b"))
+
+
+def test_a_restore_that_fails_leaves_nothing(
+    broker: TestBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(broker, "q", b"1")
+    done(holt(broker, "backup", tmp_path / "b"))
+    there = sorted(os.listdir(tmp_path))
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert "No space left on device" in holt(None, "restore", tmp_path / "b", tmp_path / "x").output
+    assert sorted(os.listdir(tmp_path)) == there
+
+
+def test_missing_credentials_of_a_bucket_are_named() -> None:
+    obstore = pytest.importorskip("obstore.store")
+    store = BucketStore(obstore.MemoryStore(), "s3://bucket")
+    error = store._error("backups", "listed", OSError("GET http://169.254.169.254/latest/api/token"))
+    assert "neither the environment nor this machine's cloud has credentials for it" in str(error)
+
+
+def test_places_and_times_that_do_not_exist_are_errors(tmp_path: Path) -> None:
+    assert "there is no folder" in holt(None, "backup", tmp_path / "typo", "--list").output
+    (tmp_path / "empty").mkdir()
+    odd = holt(None, "restore", tmp_path / "empty", tmp_path / "x", "--at", "0001-01-01")
+    assert "'0001-01-01' is not a time" in odd.output

@@ -375,3 +375,31 @@ def test_a_folder_without_a_journal_is_named_and_left_alone(tmp_path: Path) -> N
             f"Error: there is no journal in {tmp_path}: name the data folder of a broker\n",
         )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:99999", "http://127.0.0.1:port", "http://[::1", "http://127.0.0.1:0"]
+)
+@pytest.mark.parametrize("verb", ["stuck", "health"])
+def test_an_address_that_cannot_be_one_is_named(verb: str, url: str) -> None:
+    result = CliRunner().invoke(main, [verb, "--url", url])
+    assert result.exit_code == 2
+    assert f"'{url}' is not an address such as http://127.0.0.1:6632" in result.output
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "queue purge q --rate nan",
+        "queue move q --to-queue r --rate inf",
+        "top --every nan",
+        "health --timeout nan",
+        "queue peek q --count -1",
+        "queue peek q --count 1000",
+        "queue peek q --skip -1",
+    ],
+)
+def test_a_number_that_cannot_be_meant_is_refused_before_the_broker_is_asked(line: str) -> None:
+    result = CliRunner().invoke(main, line.split())
+    assert result.exit_code == 2
+    assert "Invalid value for '--" in result.output

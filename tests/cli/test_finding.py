@@ -99,6 +99,23 @@ def test_a_certificate_is_verified_and_its_trouble_is_named(tmp_path: Path) -> N
             assert "no broker answers" not in result.output
         plain = holt("queue", "list", "--url", f"https://127.0.0.1:{broker.http_port}")
         assert "not with TLS" in plain.output
+        named = holt("queue", "list", "--url", f"https://localhost:{port}", "--tls-ca", own.authority)
+        assert "its certificate is for another name: Hostname mismatch" in named.output
+
+
+def test_an_expired_certificate_is_called_expired(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    certificate, key = certificates.issue("server", days=-0.5)
+    config = Config(
+        limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0),
+        http=Http(tls_cert=certificate, tls_key=key, tls_port=0),
+    )
+    with TestBroker(config=config) as broker:
+        url = f"https://127.0.0.1:{broker.call(lambda node: node.http_tls_port)}"
+        refused = holt("stuck", "--url", url, "--tls-ca", certificates.authority)
+        assert "its certificate has expired" in refused.output
+        assert "--tls-ca names" not in refused.output
+        assert holt("health", "--url", url).exit_code == 0
 
 
 def test_a_tag_that_does_not_exist_is_refused_with_those_that_do(broker: TestBroker) -> None:

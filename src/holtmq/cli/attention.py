@@ -14,11 +14,21 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from holtmq.cli.broker_api import NoAnswer
 from holtmq.cli.endings import FAILED
+from holtmq.cli.ranges import Finite
 from holtmq.cli.target import Target, as_json, moment, printable, with_broker
 
 _ROWS: Final = 30
 _WIDE: Final = 200  # columns of the table when the output is not a terminal
+_FRAME: Final = 5  # lines of a window around the rows: title, header, empty lines
+_GAP: Final = 3  # columns of a window between two columns of the table
+_NARROWEST: Final = 12  # the names of queues
+_COLUMNS: Final = (
+    *("queue", "vhost", "kind", "ready", "unacked", "oldest"),
+    *("in/s", "out/s", "acked/s", "consumers"),
+)
+_LEFT_OUT_FIRST: Final = ("kind", "vhost", "acked/s", "consumers", "out/s", "unacked", "in/s", "oldest")
 
 
 class HolderRow(msgspec.Struct, frozen=True):
@@ -47,6 +57,8 @@ class FindingRow(msgspec.Struct, frozen=True):
     vhost: str | None = None
     since: int | None = None
     who: list[HolderRow] = []
+    queue: str | None = None
+    group: str | None = None
 
 
 class AttentionAnswer(msgspec.Struct, frozen=True):
@@ -105,7 +117,7 @@ def stuck(target: Target, as_json: bool) -> None:
     "--every",
     default=2.0,
     show_default=True,
-    type=click.FloatRange(min=0.1),
+    type=Finite(min=0.1),
     help="Seconds between two refreshes.",
 )
 @click.option("--once", is_flag=True, help="Show the list once and exit.")
@@ -133,13 +145,23 @@ def top(target: Target, every: float, once: bool, sort: str, as_json: bool) -> N
     console = Console()
     if once or not console.is_terminal:
         wide = console if console.is_terminal else Console(width=_WIDE)
-        wide.print(_table(look()))
+        wide.print(_table(look(), wide.width))
         return
-    with Live(_table(look()), console=console, screen=True, auto_refresh=False) as live:
+    answer, trouble = look(), ""
+
+    def shown() -> Table:
+        """As much as the window holds now."""
+        return _table(answer, console.width, max(1, console.height - _FRAME), trouble)
+
+    with Live(shown(), console=console, screen=True, auto_refresh=False) as live:
         try:
             while True:
                 time.sleep(every)
-                live.update(_table(look()), refresh=True)
+                try:
+                    answer, trouble = look(), ""
+                except NoAnswer as silence:  # it may be restarting: go on, and say so
+                    trouble = f"; {silence.message}"
+                live.update(shown(), refresh=True)
         except KeyboardInterrupt:
             return
 
@@ -155,28 +177,43 @@ def _holder(who: HolderRow) -> str:
     return text if who.kind == "lease" else f"{text}; connection {who.connection}"
 
 
-def _table(answer: QueuesAnswer) -> Table:
-    title = f"{len(answer.rows)} of {answer.total} queues"
+def _table(answer: QueuesAnswer, width: int, rows: int = _ROWS, trouble: str = "") -> Table:
+    """A table that is not wider than ``width``: the columns that are needed least are left out."""
+    shown = answer.rows[:rows]
+    lines = [_line(row) for row in shown]
+    left_out = set[str]()
+    for name in ("", *_LEFT_OUT_FIRST):
+        left_out.add(name)
+        names = [column for column in _COLUMNS if column not in left_out]
+        cells = [[line[column] for line in lines] for column in names if column != "queue"]
+        widths = [max(map(len, [name, *column])) for name, column in zip(names[1:], cells, strict=True)]
+        if _NARROWEST + sum(widths) + _GAP * len(names) + 1 <= width:
+            break
+    title = f"{len(shown)} of {answer.total} queues{trouble}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("queue", overflow="fold", min_width=12)
-    for name in ("vhost", "kind"):
-        table.add_column(name)
-    for name in ("ready", "unacked", "oldest", "in/s", "out/s", "acked/s", "consumers"):
-        table.add_column(name, justify="right")
-    for row in answer.rows:
-        table.add_row(
-            Text(printable(row.name)),  # a string would be read as markup: [bold]
-            Text(printable(row.vhost)),
-            row.kind,
-            f"{row.ready:,}",
-            _known(row.unacked),
-            "-" if row.oldest is None else f"{row.oldest:,.0f} s",
-            _known(row.incoming),
-            _known(row.outgoing),
-            _known(row.acked),
-            str(row.consumers),
-        )
+    for name in names:
+        if name == "queue":
+            table.add_column(name, overflow="fold", min_width=_NARROWEST)
+        else:
+            table.add_column(name, justify="left" if name in ("vhost", "kind") else "right", no_wrap=True)
+    for line in lines:
+        table.add_row(*(Text(line[name]) for name in names))  # a string would be read as markup: [bold]
     return table
+
+
+def _line(row: QueueLine) -> dict[str, str]:
+    return {
+        "queue": printable(row.name),
+        "vhost": printable(row.vhost),
+        "kind": row.kind,
+        "ready": f"{row.ready:,}",
+        "unacked": _known(row.unacked),
+        "oldest": "-" if row.oldest is None else f"{row.oldest:,.0f} s",
+        "in/s": _known(row.incoming),
+        "out/s": _known(row.outgoing),
+        "acked/s": _known(row.acked),
+        "consumers": str(row.consumers),
+    }
 
 
 def _known(value: float | None) -> str:

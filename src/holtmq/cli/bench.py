@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import click
 
+from holtmq.cli.ranges import Finite
 from holtmq.cli.target import tls_ca_option
 from holtmq.load.http_workloads import HTTP_WORKLOADS, HttpWorkload
 from holtmq.load.workloads import WORKLOADS, Workload
@@ -88,12 +89,10 @@ def _measuring(url: str, workloads: Iterable[str], backlog: str) -> Callable[[F]
             "--seconds",
             default=5.0,
             show_default=True,
-            type=click.FloatRange(0.1),
+            type=Finite(0.1),
             help="Measured time of a round.",
         ),
-        click.option(
-            "--warm-up", default=1.0, show_default=True, type=click.FloatRange(0), help="Warm-up time."
-        ),
+        click.option("--warm-up", default=1.0, show_default=True, type=Finite(0), help="Warm-up time."),
         click.option(
             "--rounds", default=3, show_default=True, type=click.IntRange(1), help="Rounds on each broker."
         ),

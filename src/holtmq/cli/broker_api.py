@@ -8,7 +8,7 @@ import http.client
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 import click
@@ -20,6 +20,9 @@ T = TypeVar("T")
 
 _TIMEOUT: Final = 30.0
 _PIECE: Final = 1 << 20
+# X509_V_ERR_CERT_HAS_EXPIRED, ..._HOSTNAME_MISMATCH, ..._IP_ADDRESS_MISMATCH of OpenSSL
+_EXPIRED: Final = 10
+_OTHER_NAME: Final = (62, 64)
 NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
@@ -47,6 +50,11 @@ def _trusting(tls_ca: Path | None) -> ssl.SSLContext:
 
 def _tls_trouble(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _OTHER_NAME:
+            why = error.verify_message.rstrip(".")
+            return f"its certificate is for another name: {why}. --url must use a name of the certificate"
+        if error.verify_code == _EXPIRED:
+            return "its certificate has expired: renew it, and send the broker SIGHUP"
         return (
             f"its certificate is not trusted: {error.verify_message}. "
             "--tls-ca names the authority that signed it"
@@ -58,6 +66,27 @@ def _tls_trouble(error: ssl.SSLError) -> str:
     return f"TLS failed: {error.reason or error}"
 
 
+class Address(NamedTuple):
+    """The parts of a broker's address."""
+
+    is_secure: bool
+    host: str
+    port: int | None
+    path: str
+
+
+def address_of(url: str) -> Address:
+    """The parts of an address; exits with an error when it is none."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # such as a port of six digits
+        host, port = None, None
+    if not host or port == 0 or parts.scheme not in ("http", "https"):
+        raise click.BadParameter(f"{url!r} is not an address such as http://127.0.0.1:6632")
+    return Address(parts.scheme == "https", host, port, parts.path.rstrip("/"))
+
+
 class BrokerApi:
     """Implements ``Registry``; ``get`` and ``send`` are for verbs that need a running broker."""
 
@@ -65,17 +94,15 @@ class BrokerApi:
         self, url: str, user: str, password: str, tls_ca: Path | None = None, token: str | None = None
     ) -> None:
         """``token``: sent instead of user and password; an empty one sends no login."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise click.BadParameter(f"{url!r} is not an address such as http://127.0.0.1:6632")
+        address = address_of(url)
         # Not urllib: it would send the password through the proxy that the environment names.
-        if parts.scheme == "https":
+        if address.is_secure:
             self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=_TIMEOUT, context=_trusting(tls_ca)
+                address.host, address.port, timeout=_TIMEOUT, context=_trusting(tls_ca)
             )
         else:
-            self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT)
-        self._base = parts.path.rstrip("/") + "/api"
+            self._connection = http.client.HTTPConnection(address.host, address.port, timeout=_TIMEOUT)
+        self._base = address.path + "/api"
         self._url = url
         self._user = user
         self._headers = {"content-type": "application/json"}

@@ -8,13 +8,14 @@ import ssl
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import click
 import msgspec
 
+from holtmq.cli.broker_api import address_of
 from holtmq.cli.endings import FAILED
 from holtmq.cli.finding import local_url
+from holtmq.cli.ranges import Finite
 
 _UNHEALTHY: Final = 1
 
@@ -36,7 +37,7 @@ class HealthIn(msgspec.Struct, frozen=True):
     help="Authority behind an https address.  [default: the certificate is not verified]",
 )
 @click.option("--ready", is_flag=True, help="Whether clients should be sent there: no standby is ready.")
-@click.option("--timeout", default=5.0, show_default=True, type=click.FloatRange(0.1), help="In seconds.")
+@click.option("--timeout", default=5.0, show_default=True, type=Finite(0.1), help="In seconds.")
 def health(url: str | None, tls_ca: Path | None, ready: bool, timeout: float) -> None:
     """Tell whether a broker is healthy.
 
@@ -63,10 +64,8 @@ def health(url: str | None, tls_ca: Path | None, ready: bool, timeout: float) ->
 
 
 def _ask(address: str, path: str, tls_ca: Path | None, timeout: float) -> tuple[int, bytes]:
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise click.BadParameter(f"{address!r} is not an address such as http://127.0.0.1:6632")
-    if parts.scheme == "https":
+    parts = address_of(address)
+    if parts.is_secure:
         context = (
             ssl.create_default_context(cafile=tls_ca) if tls_ca else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         )
@@ -74,12 +73,12 @@ def _ask(address: str, path: str, tls_ca: Path | None, timeout: float) -> tuple[
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            parts.hostname, parts.port, timeout=timeout, context=context
+            parts.host, parts.port, timeout=timeout, context=context
         )
     else:
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+        connection = http.client.HTTPConnection(parts.host, parts.port, timeout=timeout)
     try:
-        connection.request("GET", parts.path.rstrip("/") + path)
+        connection.request("GET", parts.path + path)
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:

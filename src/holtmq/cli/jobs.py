@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from holtmq.cli.broker_api import BrokerApi
+from holtmq.cli.ranges import Finite
 from holtmq.cli.target import Target, Verb, as_json, show, with_broker
 
 _WAIT: Final = "wait=10"
@@ -62,7 +63,7 @@ def which_messages(verb: Verb) -> Verb:
             help="Only messages like header.tenant=acme, json.order.id=17, body~text, age>3600; repeatable.",
         ),
         click.option("--count", type=click.IntRange(1), help="At most this many messages."),
-        click.option("--rate", type=click.FloatRange(0.1), help="At most this many messages a second."),
+        click.option("--rate", type=Finite(0.1, 1e6), help="At most this many messages a second."),
         click.option("--dry-run", is_flag=True, help="Count only."),
         click.option("--detach", is_flag=True, help="Do not wait: print the job and end."),
     )

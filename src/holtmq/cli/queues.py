@@ -123,8 +123,10 @@ def list_queues(target: Target, vhost: str | None, as_json: bool) -> None:
 
 @queue.command("peek")
 @click.argument("name")
-@click.option("--count", default=10, show_default=True, help="How many messages.")
-@click.option("--skip", default=0, show_default=True, help="Skip this many.")
+@click.option(
+    "--count", default=10, show_default=True, type=click.IntRange(1, 200), help="How many messages."
+)
+@click.option("--skip", default=0, show_default=True, type=click.IntRange(0, 10_000), help="Skip this many.")
 @as_json
 @in_vhost
 @with_broker

@@ -9,6 +9,8 @@ from typing import NoReturn
 
 import click
 
+from holtmq.cli.ranges import Finite
+
 
 @click.command()
 @click.option("--rounds", default=50, show_default=True, type=click.IntRange(1), help="Number of kills.")
@@ -23,7 +25,7 @@ import click
     "--round-seconds",
     default=0.5,
     show_default=True,
-    type=click.FloatRange(0.01, 60),
+    type=Finite(0.01, 60),
     help="Mean time between a recovery and the next kill.",
 )
 @click.option(

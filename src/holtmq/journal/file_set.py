@@ -10,15 +10,18 @@ import hashlib
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 from . import dropped, epoch
 from .checkpoint import position_of
 from .disk import Disk, File
 from .manifest import Manifest
+from .records import MARKER_SIZE
 from .recovery import TailWalk, survey
-from .segment import HEADER_SIZE, base_of, read_header
+from .segment import HEADER_SIZE, SegmentHeader, base_of, create_segment, read_header
 
 _SMALL = (epoch.NAME, dropped.NAME)
+_TELLING_END: Final = 16 << 10  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +67,14 @@ def keep_files(disk: Disk, end: int, epoch_number: int) -> FileSet:
             if base is not None and base <= end:
                 kept.last_base = max(kept.last_base, base)
                 file = kept._open[name] = disk.open(name)
-                size = _segment_size(file, disk.folder, base, following.get(base, end))
-                _add(kept, name, file, size, file.pread(HEADER_SIZE, 0))
+                _add(kept, name, file, _segment_size(file, disk.folder, base, following.get(base, end)))
             elif position is not None and position <= end:
                 kept.checkpoint = max(kept.checkpoint, position)
                 file = kept._open[name] = disk.open(name)
-                _add(kept, name, file, file.size(), file.pread(HEADER_SIZE, 0))
+                _add(kept, name, file, file.size())
             elif name in _SMALL:
                 file = kept._open[name] = disk.open(name)
-                _add(kept, name, file, file.size(), file.pread(file.size(), 0))
+                _add(kept, name, file, file.size(), whole=True)
         opened.pop_all()
     return kept
 
@@ -82,9 +84,13 @@ def _segment_size(file: File, folder: str, base: int, stop: int) -> int:
     return file.size() if compacted else min(file.size(), stop - base + HEADER_SIZE)
 
 
-def _add(kept: FileSet, name: str, file: File, size: int, telling: bytes) -> None:
+def _add(kept: FileSet, name: str, file: File, size: int, *, whole: bool = False) -> None:
     # A segment's header has a random marker, and the number of its records once it is compacted; that of a
-    # checkpoint has its position and the epoch of its owner. The rest follows from these and the size.
+    # checkpoint has its position and the epoch of its owner. Two histories of one folder, before and after it
+    # was put back to an earlier state, share these. The end tells them apart: the checksum of a checkpoint or
+    # of an index is there, and of a log that goes on its newest records with their times.
+    end = size if whole else min(size, _TELLING_END)
+    telling = file.pread(HEADER_SIZE, 0) + file.pread(end, size - end)
     mark = hashlib.blake2b(telling, digest_size=10).hexdigest()
     kept.files.append(KeptFile(name, size, f"{name}-{size:x}-{mark}"))
 
@@ -98,8 +104,14 @@ def keep_files_of_stopped(disk: Disk) -> FileSet:
     return keep_files(disk, walk.end, found.epoch)
 
 
-def write_manifest(disk: Disk, last_base: int, end: int, checkpoint: int, epoch_number: int) -> None:
-    """Say what must be in a folder that was put together from a copy."""
+def complete_copy(disk: Disk, last_base: int, end: int, checkpoint: int, epoch_number: int) -> None:
+    """Make a folder that was put together from copied files complete.
+
+    Its broker appends to a new segment, whose marker is its own. With the copied one, it would write other
+    records under the name, marker and perhaps size of a segment that the former broker has continued.
+    """
+    header = SegmentHeader(max(last_base, end), epoch_number, disk.random_bytes(MARKER_SIZE))
+    create_segment(disk, header, 0).close()
     manifest = Manifest(disk, epoch_number)
-    manifest.begin(last_base, end, checkpoint)
+    manifest.begin(header.base, end, checkpoint)
     manifest.close()

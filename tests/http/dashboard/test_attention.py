@@ -117,8 +117,10 @@ def test_a_group_behind() -> None:
 
     (found,) = of_group(lag, Thresholds(), NOW)
 
-    assert found.name == "g on q"
+    assert (found.name, found.queue, found.group) == ("g on q", "q", "g")
     assert of_group(lag, Thresholds(group_lag_seconds=302), NOW) == []
+    nameless = GroupLag(queue="q", group="__QUEUE_MODE__", messages=5, seconds=301.0)
+    assert [one.name for one in of_group(nameless, Thresholds(), NOW)] == ["(no group) on q"]
 
 
 def test_blocked_publishers_come_before_old_warnings() -> None:

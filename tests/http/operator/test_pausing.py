@@ -66,7 +66,7 @@ def test_a_paused_work_queue_hands_out_nothing_until_it_is_resumed(
         assert api.get("/api/v1/dashboard/queues").json()["rows"][0]["paused"] is True
         (finding,) = api.get("/api/v1/dashboard/attention").json()["findings"]
         assert (finding["rule"], finding["since"]) == ("paused", row["paused"]["since"])
-        assert finding["text"] == "paused by guest, 3 messages held back"
+        assert finding["text"] == "paused by guest (repair), 3 messages held back"
         assert api.pop("q") == []
         assert api.post("/api/queues/%2F/q/get", _GET).json() == []
         (listed,) = json.loads(holt(broker, "queue", "list", "--json"))

@@ -19,6 +19,7 @@ from holtmq.cli.backup.saving import save
 from holtmq.cli.backup.sources import running_broker, stopped_folder
 from holtmq.cli.backup.stores import BackupError, open_store
 from holtmq.cli.target import Target, as_json, show, with_registry
+from holtmq.cli.wording import counted
 from holtmq.journal import JournalError
 
 
@@ -51,15 +52,17 @@ def backup(target: Target, place: str, only_list: bool, keep: int | None, as_jso
     with _errors():
         if is_archive(place) and not only_list:
             raise BackupError(f"{place} is an archive: name a folder or a bucket to back up to")
-        catalogue = _catalogue(place, must_exist=False)
+        catalogue = _catalogue(place, must_exist=only_list)
         if only_list:
             show(catalogue.rows(), BackupRow.__struct_fields__, as_json)
             return
         folder = target.stopped_folder()
-        with stopped_folder(folder) if folder is not None else running_broker(target.api()) as source:
-            made = save(source, catalogue, time.time())
+        opening = stopped_folder(folder) if folder is not None else running_broker(target.api())
+        with catalogue.store.alone():
+            with opening as source:
+                made = save(source, catalogue, time.time())
+            gone = catalogue.prune(keep) if keep is not None else 0
         of = "" if folder is None else f" of {folder}, which no broker has open"
-        gone = catalogue.prune(keep) if keep is not None else 0
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(made)).decode())
         return
@@ -68,7 +71,7 @@ def backup(target: Target, place: str, only_list: bool, keep: int | None, as_jso
         f"{made.copied:,} bytes were copied, the rest was there already."
     )
     if gone:
-        click.echo(f"{gone} older backups deleted.")
+        click.echo(f"{counted(gone, 'older backups')} deleted.")
 
 
 @click.command()
@@ -95,6 +98,7 @@ def _moment_ms(text: str) -> int:
     """A time without a zone is this machine's; a whole second includes its end: as ``--list`` shows it."""
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        seconds = moment.timestamp()
+    except (ValueError, OverflowError):  # also a year that no clock shows
         raise click.BadParameter(f"{text!r} is not a time such as 2026-01-31T12:00:00Z") from None
-    return int(moment.timestamp() * 1000) + (0 if moment.microsecond else 999)
+    return int(seconds * 1000) + (0 if moment.microsecond else 999)

@@ -6,6 +6,7 @@ could not be added whole or not at all.
 
 import tarfile
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -68,3 +69,7 @@ class ArchiveStore:
     def delete(self, name: str) -> None:
         """Refuse."""
         raise BackupError(f"{self._path} is an archive: nothing is deleted from it")
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Nothing: an archive is only read."""
+        return nullcontext()

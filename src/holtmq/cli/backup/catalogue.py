@@ -91,8 +91,17 @@ class Catalogue:
         return self.store.get(object_path(identity))
 
     def add(self, manifest: BackupManifest) -> None:
-        """The backup is complete: from now on it is listed."""
+        """The backup is complete: from now on it is listed, and ``prune`` keeps its objects.
+
+        Raises BackupError when ``prune`` of another process has deleted some before that.
+        """
         self.store.put(manifest_path(manifest.name), [msgspec.json.encode(manifest)])
+        there = set(self.store.list(OBJECTS))
+        if any(object_path(file.identity) not in there for file in manifest.files):
+            self.store.delete(manifest_path(manifest.name))
+            raise BackupError(
+                "another `holt backup --keep` deleted files that this backup needs: run one at a time"
+            )
 
     def prune(self, keep: int) -> int:
         """Delete all but the newest backups, and the objects that only they needed; return how many."""

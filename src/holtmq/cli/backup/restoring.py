@@ -14,7 +14,7 @@ from holtmq.cli.backup.catalogue import Catalogue
 from holtmq.cli.backup.stores import BackupError, sync_folder
 from holtmq.journal.backup_format import BackupManifest, SavedFile
 from holtmq.journal.disk import OsDisk
-from holtmq.journal.file_set import write_manifest
+from holtmq.journal.file_set import complete_copy
 from holtmq.journal.inspection import check
 from holtmq.journal.viewing import ViewingJournal
 
@@ -25,15 +25,26 @@ def restore_into(catalogue: Catalogue, manifest: BackupManifest, folder: Path) -
         raise BackupError(f"{folder} is a file: name a folder that does not exist yet, or an empty one")
     if folder.is_dir() and any(folder.iterdir()):
         raise BackupError(f"{folder} is not empty: a restore overwrites nothing. Name another folder")
+    if folder.is_dir():
+        is_current = folder.samefile(Path())
+        if is_current or folder.resolve().is_mount():
+            what = "the current folder" if is_current else "a mount point"
+            raise BackupError(
+                f"{folder} is {what}, which cannot be replaced: name a folder in it or beside it"
+            )
     beside = folder.with_name(folder.name + ".restoring")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(beside, ignore_errors=True)  # left by a restore that was killed
         beside.mkdir(mode=0o700)
-        for file in manifest.files:
-            _write(catalogue, file, beside)
+        try:
+            for file in manifest.files:
+                _write(catalogue, file, beside)
+        except BaseException:
+            shutil.rmtree(beside, ignore_errors=True)  # of no use, and it may have filled the disk
+            raise
         disk = OsDisk(beside)
-        write_manifest(disk, manifest.last_base, manifest.position, manifest.checkpoint, manifest.epoch)
+        complete_copy(disk, manifest.last_base, manifest.position, manifest.checkpoint, manifest.epoch)
         disk.sync_dir()
         report = check(disk, lambda recovery: live_positions(ViewingJournal(disk), recovery))
         if report.refusal or report.problems:

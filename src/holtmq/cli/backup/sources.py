@@ -73,9 +73,14 @@ class _Folder:
 def running_broker(api: BrokerApi) -> Iterator[Source]:
     """The files of a running broker at this moment."""
     files = api.decoded(Files, api.send("POST", "v1", "operator", "backups"))
-    yield _Broker(api, files)
-    with suppress(click.ClickException):  # the broker ends it by itself
-        api.send("DELETE", "v1", "operator", "backups", files.id)
+    try:
+        yield _Broker(api, files)
+    except BaseException:
+        api.close()  # an answer may be half read; the next request connects again
+        raise
+    finally:
+        with suppress(click.ClickException):  # the broker ends it by itself after a minute
+            api.send("DELETE", "v1", "operator", "backups", files.id)
 
 
 @contextmanager

@@ -4,9 +4,10 @@ Owns: writing, reading and listing objects by name, durable when the call return
 contain.
 """
 
+import fcntl
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _PIECE: Final = 1 << 20
 _TEMPORARY: Final = ".part"
+_METADATA: Final = "://169.254.169.254/"  # where a virtual machine asks its cloud for credentials
 
 
 class BackupError(Exception):
@@ -42,6 +44,10 @@ class Store(Protocol):
 
     def delete(self, name: str) -> None:
         """Delete an object."""
+        ...
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Keep other writers out, where that is possible. Raises BackupError when there is one."""
         ...
 
 
@@ -117,6 +123,27 @@ class FolderStore:
         with suppress(FileNotFoundError):
             (self._folder / name).unlink()
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Lock the folder; the lock ends with the process. Some file systems have no locks."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise BackupError(f"{self._folder} cannot be written: {error.strerror}") from None
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BackupError(
+                    f"another `holt backup` writes to {self._folder}: wait for its end"
+                ) from None
+            except OSError:
+                pass
+            yield
+        finally:
+            os.close(fd)
+
 
 class BucketStore:
     """A bucket, through obstore. An upload is visible only when it is complete."""
@@ -171,8 +198,15 @@ class BucketStore:
         except Exception as error:
             raise self._error(name, "deleted", error) from None
 
+    def alone(self) -> AbstractContextManager[None]:
+        """Nothing: a bucket has no locks."""
+        return nullcontext()
+
     def _error(self, name: str, what: str, error: Exception) -> BackupError:
-        return BackupError(f"{self._place}: {name} cannot be {what}: {_first_line(error)}")
+        reason = _first_line(error)
+        if _METADATA in reason:
+            reason = f"neither the environment nor this machine's cloud has credentials for it ({reason})"
+        return BackupError(f"{self._place}: {name} cannot be {what}: {reason}")
 
 
 def sync_folder(folder: Path) -> None:

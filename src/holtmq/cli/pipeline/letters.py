@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holtmq.cli.pipeline.common import finish, job_options, queue_option
+from holtmq.cli.ranges import Finite
 
 if TYPE_CHECKING:
     from holtmq.spark.jobs.running import Setting
@@ -95,7 +96,7 @@ def replay(
     "--rate",
     default=100.0,
     show_default=True,
-    type=click.FloatRange(0.1),
+    type=Finite(0.1),
     help="Maximum rate in messages per second.",
 )
 @click.option("--to", default="", metavar="QUEUE", help="Another queue than the one they came from.")

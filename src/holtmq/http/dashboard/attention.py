@@ -11,6 +11,7 @@ import msgspec
 
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.partitioned.extras.timer_firing import Late
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 from holtmq.http.dashboard.queue_columns import DIED_MOST, QueueRow
 from holtmq.http.dashboard.thresholds import Thresholds
 from holtmq.http.engine.clients import HolderRow
@@ -43,6 +44,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     since: int | None = None  # milliseconds; None: not known
     text: str
     who: tuple[HolderRow, ...] = ()
+    queue: str | None = None  # of a group, with ``group``: its name alone can be split in several ways
+    group: str | None = None
 
 
 def of_queue(
@@ -69,7 +72,8 @@ def of_queue(
             )
         )
     if row.paused:
-        text = f"paused by {row.paused_by}, {_messages(row.ready)} held back"
+        why = f" ({row.paused_reason})" if row.paused_reason else ""
+        text = f"paused by {row.paused_by}{why}, {_messages(row.ready)} held back"
         paused = 0.0 if row.paused_since is None else now - row.paused_since / 1000
         severity = "bad" if paused >= limits.paused_seconds else "warn"  # forgotten, perhaps
         found.append(_finding("paused", severity, row, row.paused_since, text))
@@ -119,7 +123,9 @@ def of_group(lag: GroupLag, limits: Thresholds, now: float) -> list[Finding]:
             rule="group-lag",
             severity="warn",
             subject="group",
-            name=f"{lag.group} on {lag.queue}",
+            name=f"{'(no group)' if lag.group == QUEUE_MODE else lag.group} on {lag.queue}",
+            queue=lag.queue,
+            group=lag.group,
             since=int((now - lag.seconds) * 1000),
             text=f"{_messages(lag.messages)} behind, the oldest for {_span(lag.seconds)}",
         )
@@ -258,7 +264,7 @@ def _finding(rule: str, severity: str, row: QueueRow, since: int | None, text: s
 def _held(holder: HolderRow) -> str:
     messages = _messages(holder.unacked)
     tag = f"consumer {holder.consumer}" if holder.kind == "consumer" else ""
-    name = holder.client or tag or holder.consumer or holder.connection
+    name = holder.client or tag or holder.consumer or "a client without a name"
     match holder.kind:
         case "get":
             them = "it" if holder.unacked == 1 else "them"

@@ -50,12 +50,14 @@ class QueueRow(msgspec.Struct, kw_only=True, gc=False):
     paused: bool = False
     paused_since: int | None = None  # milliseconds
     paused_by: str | None = None
+    paused_reason: str = ""
     holds_dead_letters: bool = False  # its messages died in other queues
 
 
 COLUMNS: Final = frozenset(QueueRow.__struct_fields__) - {
     "paused_since",
     "paused_by",
+    "paused_reason",
     "holds_dead_letters",
 }  # to sort by
 
@@ -109,6 +111,7 @@ class WorkColumns:
             paused=pause is not None,
             paused_since=_since(pause),
             paused_by=_by(pause),
+            paused_reason=_reason(pause),
         )
 
     def arrived_ms(self, queue: WorkQueue) -> int | None:
@@ -238,6 +241,7 @@ class StreamColumns:
             paused=queue.paused is not None,
             paused_since=_since(queue.paused),
             paused_by=_by(queue.paused),
+            paused_reason=_reason(queue.paused),
         )
 
     def name(self, queue: PartitionedQueue) -> str:
@@ -307,6 +311,10 @@ def _rate(ring: Ring | None, second: int, series: int) -> float:
 
 def _since(pause: Pause | None) -> int | None:
     return None if pause is None else pause.since_ms
+
+
+def _reason(pause: Pause | None) -> str:
+    return "" if pause is None else pause.reason
 
 
 def _by(pause: Pause | None) -> str | None:

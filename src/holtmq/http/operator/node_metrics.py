@@ -192,7 +192,7 @@ class Node(Collector):
 
 async def metrics(call: Call) -> object:
     """Text for scrapers, which ask for it in Accept; JSON for Queen's clients and all others."""
-    accepted = call.request.headers.get(b"accept", b"")
+    accepted = call.request.headers.get(b"accept", b"").lower()
     if not any(kind in accepted for kind in _ASKS_FOR_TEXT):
         return await metrics_as_json(call)
     return Reply(200, exposition(Node(call.context)), TEXT)

@@ -5,6 +5,7 @@ import { confirmDanger } from "../parts/confirm.js";
 import { bytes, count, moment, rate, since, some } from "../parts/format.js";
 import { brokerNow } from "../parts/live.js";
 import { useData } from "../parts/load.js";
+import { Opened } from "../parts/opened.js";
 import { route } from "../parts/route.js";
 import { isAdministrator } from "../parts/session.js";
 import { Loading, Pager, Problem, Search, Table } from "../parts/table.js";
@@ -27,8 +28,8 @@ function Consumers({ name, hide }) {
     { title: "Oldest held for", num: true, show: (row) => (row.held_since ? since(row.held_since, now) : "") },
   ];
   if (isAdministrator()) columns.push({ title: "", show: (row) => html`<button class="do small danger" onClick=${() => cancelConsumer(row).then(reload)}>Cancel…</button>` });
-  return html`<section class="panel" aria-label="Consumers of the connection"><h2>Consumers of <code>${name}</code></h2><${Problem} error=${error} />
-    ${data && html`<${Table} label="Consumers" columns=${columns} rows=${data.consumers} empty="This connection consumes nothing." />`}<button class="do small" onClick=${hide}>Hide</button></section>`;
+  return html`<${Opened} label="Consumers of the connection"><h2>Consumers of <code>${name}</code></h2><${Problem} error=${error} />
+    ${data && html`<${Table} label="Consumers" columns=${columns} rows=${data.consumers} empty="This connection consumes nothing." />`}<button class="do small" onClick=${hide}>Hide</button><//>`;
 }
 
 export function Connections() {

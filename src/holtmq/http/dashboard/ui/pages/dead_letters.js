@@ -10,8 +10,10 @@ import { JobState, runJob } from "../parts/jobs.js";
 import { OverTime } from "../parts/over_time.js";
 import { useData } from "../parts/load.js";
 import { Deaths, Properties } from "../parts/message.js";
+import { Opened } from "../parts/opened.js";
 import { refine, route } from "../parts/route.js";
 import { Loading, Problem, Search, Table } from "../parts/table.js";
+import { groupName } from "./groups.js";
 import { linkTo } from "./queues.js";
 
 const BASE = "/api/v1/operator/dead-letters";
@@ -59,12 +61,12 @@ function Family({ row, reload, close }) {
   const { data, error, reload: again } = useData(`${BASE}/messages${query({ ...selection, limit: 20 })}`, 0);
   const both = () => { setIds([]); reload(); return again(); };
   const choose = (id, on) => setIds(on ? [...ids, id] : ids.filter((one) => one !== id));
-  return html`<section class="panel" aria-label="Letters of one kind"><h2>${row.queue}: ${row.text || row.reason}</h2>
+  return html`<${Opened} label="Letters of one kind"><h2>${row.queue}: ${row.text || row.reason}</h2>
     <p class="muted">${some(row.count, "letter")}, first ${moment(row.first)}, last ${moment(row.last)}${row.in ? html`; they are in <a href=${linkTo(row.vhost, row.in)}>${row.in}</a>` : null}. <a href=${`${BASE}/export${query(selection)}`} download="dead-letters.jsonl">Export</a></p>
     <${Act} key=${ids.join()} selection=${ids.length ? { ...selection, ids } : selection} title=${ids.length ? `${ids.length} selected letters` : "All letters of this kind"} reload=${both} />
     <p class="muted">${ids.length ? `Only the ${ids.length} selected ones are meant.` : "All of them are meant, unless some are selected below."}</p><${Problem} error=${error} />
     ${data ? data.messages.map((one) => html`<${Letter} key=${one.id} row=${one} chosen=${ids.includes(one.id)} choose=${choose} />`) : html`<${Loading} />`}
-    <button class="do small" onClick=${close}>Close</button></section>`;
+    <button class="do small" onClick=${close}>Close</button><//>`;
 }
 
 export function DeadLetters() {
@@ -74,7 +76,7 @@ export function DeadLetters() {
   const rows = data?.signatures || [];
   const family = chosen && rows.find((row) => JSON.stringify(selectionOf(row)) === chosen);
   const columns = [
-    { title: "Died in", show: (row) => html`<a href=${linkTo(row.vhost || "/", row.queue)}>${row.queue}</a>${row.group ? html` <span class="tag">${row.group}</span>` : null}` },
+    { title: "Died in", show: (row) => html`<a href=${linkTo(row.vhost || "/", row.queue)}>${row.queue}</a>${row.group ? html` <span class="tag">${groupName(row.group)}</span>` : null}` },
     { title: "Kind", show: (row) => html`<span class="tag">${row.kind}</span>` },
     { title: "Reason", show: (row) => html`<span class="tag">${row.reason}</span>` },
     { title: "What went wrong", wide: true, show: (row) => html`<button class="link" onClick=${() => setChosen(JSON.stringify(selectionOf(row)))}>${row.text || row.reason}</button>` },

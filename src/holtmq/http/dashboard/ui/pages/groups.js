@@ -11,10 +11,10 @@ import { Loading, Pager, Problem, Search, Table } from "../parts/table.js";
 
 const LIMIT = 50;
 // Workers that name no group share one without a name.
-const QUEUE_MODE = "__QUEUE_MODE__";
+export const QUEUE_MODE = "__QUEUE_MODE__";
 export const groupName = (name) => (name === QUEUE_MODE ? "(no group)" : name);
 const pathOf = (row) => `/api/v1/consumer-groups/${part(row.group)}/queues/${part(row.queue)}`;
-const drop = (row) => confirmDanger({ title: `Delete ${row.group} on ${row.queue}`, text: `The group's place in ${some(row.partitions, "partition")} is forgotten; it is ${some(row.messages || 0, "message")} behind.`, name: row.group, action: "Delete", run: () => remove(pathOf(row)) });
+const drop = (row) => confirmDanger({ title: `Delete ${groupName(row.group)} on ${row.queue}`, text: `The group's place in ${some(row.partitions, "partition")} is forgotten; it is ${some(row.messages || 0, "message")} behind.`, name: row.group, action: "Delete", run: () => remove(pathOf(row)) });
 
 const WAYS = { end: "the end: skip everything", start: "the beginning", time: "a time", offset: "an offset of the queue" };
 
@@ -32,7 +32,7 @@ function Seek({ row, reload }) {
     const effect = await post(path, { ...where, dryRun: true });
     const text = `${some(effect.skipped, "unread message")} would be skipped and ${some(effect.repeated, "message")} delivered again, in ${some(effect.partitions, "partition")}; ${some(effect.leases, "lease")} would end.`;
     if (given.dry) return text;
-    const done = await confirmDanger({ title: `Move ${row.group} on ${row.queue}`, text: text.replaceAll("would", "will"), name: row.group, action: "Seek", run: () => post(path, where) });
+    const done = await confirmDanger({ title: `Move ${groupName(row.group)} on ${row.queue}`, text: text.replaceAll("would", "will"), name: row.group, action: "Seek", run: () => post(path, where) });
     reload();
     return done ? "moved" : "nothing was changed";
   };

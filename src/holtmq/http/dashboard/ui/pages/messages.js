@@ -1,6 +1,6 @@
 // Searching messages of both kinds of queue, wherever they are; the broker searches in bounded steps.
 import { html, useEffect, useRef, useState } from "../parts/html.js";
-import { get, part, post, remove } from "../parts/api.js";
+import { get, part, post, remove, request } from "../parts/api.js";
 import { Body } from "../parts/body.js";
 import { confirmDanger } from "../parts/confirm.js";
 import { Field, Form, readJson } from "../parts/form.js";
@@ -27,7 +27,7 @@ function Resend({ row, done }) {
   const work = !row.partition_id;
   const run = async (given) => {
     let text;
-    if (work) text = (await publish(row.vhost || "/", given.exchange, given.key, given)) ? "sent" : "not routed: no queue is bound for this key";
+    if (work) text = (await publish(row.vhost || "/", given.exchange, given.key, given, row)) ? "sent" : "not routed: no queue is bound for this key";
     else {
       const [answer] = await post("/api/v1/push", { items: [{ queue: given.queue, partition: given.partition, payload: readJson(given.payload, "Body", null) }] });
       text = answer.status === "duplicate" ? "a message with this id is there already" : "sent";
@@ -89,7 +89,7 @@ export function Messages() {
     setFound(state);
     try {
       for (let step = 0; step < STEPS; step += 1) {
-        const answer = await post("/api/v1/dashboard/messages", { ...search, cursor: state.cursor });
+        const answer = await request("POST", "/api/v1/dashboard/messages", { ...search, cursor: state.cursor }, {}, true);
         if (mine !== running.current) return;
         state = { ...state, rows: [...state.rows, ...answer.messages], seen: state.seen + answer.seen, unreadable: state.unreadable + answer.unreadable, cursor: answer.cursor };
         setFound(state);

@@ -11,10 +11,7 @@ import { isAdministrator } from "../parts/session.js";
 export function linkOf(finding) {
   if (finding.rule === "dead-letters") return `#/dead-letters?queue=${part(finding.name)}`;
   if (finding.subject === "queue") return `#/queue/${part(finding.vhost)}/${part(finding.name)}`;
-  if (finding.subject === "group") {
-    const [group, queue] = finding.name.split(" on ");
-    return `#/groups/${part(queue || "")}/${part(group)}`;
-  }
+  if (finding.subject === "group") return `#/groups/${part(finding.queue)}/${part(finding.group)}`;
   if (finding.subject === "shovel") return "#/shovels";
   if (finding.subject === "query") return "#/pipeline";
   if (finding.subject === "listener") return null;

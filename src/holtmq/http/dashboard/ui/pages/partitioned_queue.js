@@ -7,6 +7,7 @@ import { bytes, count, moment, some, span } from "../parts/format.js";
 import { useData } from "../parts/load.js";
 import { refine, route } from "../parts/route.js";
 import { Loading, Problem } from "../parts/table.js";
+import { groupName, QUEUE_MODE } from "./groups.js";
 
 const ACROSS = 25;
 const CELL = 24;
@@ -72,9 +73,9 @@ export function PartitionedQueue({ vhost, name, base, may, reload }) {
   const { group = "" } = route.value.query;
   const { data, error, reload: again } = useData(`${base}/partitions${query({ group })}`, 5);
   const both = () => Promise.all([reload(), again()]);
-  const Retained = () => html`<dl class="figures"><div><dt>Partitions</dt><dd>${count(data.total)}</dd></div><div><dt>${group ? `Behind: ${group}` : "With messages"}</dt><dd>${count(data.behind)}</dd></div><div><dt>Retained</dt><dd>${data.bytes === null ? "–" : `≈ ${bytes(data.bytes)}`}</dd><dd class="note">estimated from a sample</dd></div><div><dt>Oldest</dt><dd class="small">${moment(data.from)}</dd></div><div><dt>Newest</dt><dd class="small">${moment(data.to)}</dd></div></dl>`;
+  const Retained = () => html`<dl class="figures"><div><dt>Partitions</dt><dd>${count(data.total)}</dd></div><div><dt>${group ? `Behind: ${groupName(group)}` : "With messages"}</dt><dd>${count(data.behind)}</dd></div><div><dt>Retained</dt><dd>${data.bytes === null ? "–" : `≈ ${bytes(data.bytes)}`}</dd><dd class="note">estimated from a sample</dd></div><div><dt>Oldest</dt><dd class="small">${moment(data.from)}</dd></div><div><dt>Newest</dt><dd class="small">${moment(data.to)}</dd></div></dl>`;
   return html`<section class="panel" aria-label="Partitions"><h2>Partitions by backlog</h2><${Problem} error=${error} />
-      ${data ? html`<div class="bar"><label>Backlog of <select value=${group} onChange=${(event) => refine({ group: event.target.value })}><option value="">all stored messages</option>${data.groups.map((one) => html`<option value=${one}>group ${one || "(none)"}</option>`)}</select></label></div>
+      ${data ? html`<div class="bar"><label>Backlog of <select value=${group} onChange=${(event) => refine({ group: event.target.value })}><option value="">all stored messages</option>${data.groups.map((one) => html`<option value=${one}>${one === QUEUE_MODE ? groupName(one) : `group ${one}`}</option>`)}</select></label></div>
         <${Retained} />${data.rows.length ? html`<div class="grid"><${HeatMap} rows=${data.rows} /><${Top} rows=${data.rows} /></div>` : html`<p class="muted">There is no partition yet.</p>`}
         ${data.total > data.rows.length ? html`<p class="muted">The ${count(data.rows.length)} with the largest backlog are drawn.</p>` : null}` : html`<${Loading} />`}</section>
     <p><a href=${`#/groups?text=${part(name)}`}>Groups on this queue</a> · <a href=${`#/dead-letters?queue=${part(name)}`}>Dead letters</a> · <a href=${`#/messages?queue=${part(name)}`}>Search its messages</a></p>

@@ -5,6 +5,7 @@ import { confirmDanger } from "../parts/confirm.js";
 import { Field, Form, readJson } from "../parts/form.js";
 import { count, some } from "../parts/format.js";
 import { useData } from "../parts/load.js";
+import { Opened } from "../parts/opened.js";
 import { isAdministrator, isPolicymaker } from "../parts/session.js";
 import { Loading, Problem, Table } from "../parts/table.js";
 import { linkTo } from "./queues.js";
@@ -60,6 +61,6 @@ export function Policies() {
   ];
   if (isPolicymaker()) columns.push({ title: "", show: (row) => (may(row) ? html`<span class="acts"><button class="do small" onClick=${() => setChosen(row)}>Edit</button><button class="do small danger" onClick=${() => drop(row)}>Delete…</button></span>` : null) });
   return html`<${Problem} error=${own.error} /><section class="panel" aria-label="Policies">${own.data ? html`<${Table} label="Policies" columns=${columns} rows=${rows} keyOf=${(row) => `${row.operator} ${row.vhost} ${row.name}`} empty="No policies." />` : html`<${Loading} />`}</section>
-    ${chosen && html`<section class="panel" aria-label=${`Edit ${chosen.name}`}><h2>${chosen.name}</h2><${Edit} key=${`${chosen.vhost} ${chosen.name}`} policy=${chosen} operator=${chosen.operator} reload=${reload} /><button class="do small" onClick=${() => setChosen(null)}>Close</button></section>`}
+    ${chosen && html`<${Opened} key=${`${chosen.operator} ${chosen.vhost} ${chosen.name}`} label=${`Edit ${chosen.name}`}><h2>${chosen.name}</h2><${Edit} key=${`${chosen.vhost} ${chosen.name}`} policy=${chosen} operator=${chosen.operator} reload=${reload} /><button class="do small" onClick=${() => setChosen(null)}>Close</button><//>`}
     ${isPolicymaker() ? html`<details class="panel"><summary>Create a policy</summary><${Edit} reload=${reload} /></details>` : null}`;
 }

@@ -3,12 +3,15 @@ import { html, useState } from "../parts/html.js";
 import { part, put, remove } from "../parts/api.js";
 import { confirmDanger } from "../parts/confirm.js";
 import { Field, Form } from "../parts/form.js";
+import { count } from "../parts/format.js";
 import { useData } from "../parts/load.js";
+import { Opened } from "../parts/opened.js";
 import { route } from "../parts/route.js";
 import { session } from "../parts/session.js";
 import { Loading, Problem, Search, Table } from "../parts/table.js";
 
 const TAGS = ["administrator", "monitoring", "policymaker", "management"];
+const SHOWN = 500;
 const LIMITS = ["max-connections", "max-channels"];
 export const tagsOf = (row) => (Array.isArray(row.tags) ? row.tags : String(row.tags || "").split(",")).filter(Boolean);
 
@@ -79,10 +82,10 @@ export function LimitsForm({ path, names, values, reload, label }) {
 
 function One({ user, permissions, topics, reload, close }) {
   const mine = (rows) => (rows || []).filter((row) => row.user === user.name);
-  return html`<section class="panel" aria-label=${`User ${user.name}`}><h2>${user.name}</h2><${EditUser} key=${user.name} user=${user} reload=${reload} />
+  return html`<${Opened} label=${`User ${user.name}`}><h2>${user.name}</h2><${EditUser} key=${user.name} user=${user} reload=${reload} />
     <${Permissions} user=${user} rows=${mine(permissions)} reload=${reload} /><${TopicPermissions} user=${user} rows=${mine(topics)} reload=${reload} />
     <${LimitsForm} path=${`/api/user-limits/${part(user.name)}`} names=${LIMITS} values=${user.limits || {}} reload=${reload} label="Set limits" />
-    <button class="do small" onClick=${close}>Close</button></section>`;
+    <button class="do small" onClick=${close}>Close</button><//>`;
 }
 
 export function Users() {
@@ -102,10 +105,11 @@ export function Users() {
     { title: "Password", show: (row) => (row.password_hash ? "set" : html`<span class="muted">none</span>`) },
     { title: "", show: (row) => (row.name === session.value.user ? null : html`<button class="do small danger" aria-label=${`Delete… ${row.name}`} onClick=${() => drop(row)}>Delete…</button>`) },
   ];
-  const rows = (users.data || []).filter((row) => row.name.toLowerCase().includes(text.toLowerCase())).slice(0, 500);
+  const found = (users.data || []).filter((row) => row.name.toLowerCase().includes(text.toLowerCase()));
+  const rows = found.slice(0, SHOWN);
   return html`<${Problem} error=${users.error} />
     <form class="bar" role="search" onSubmit=${(event) => event.preventDefault()}><${Search} label="User contains" /></form>
-    <section class="panel" aria-label="Users">${users.data ? html`<${Table} label="Users" columns=${columns} rows=${rows} keyOf=${(row) => row.name} empty="No user matches." />` : html`<${Loading} />`}</section>
-    ${user && html`<${One} user=${user} permissions=${permissions.data} topics=${topics.data} reload=${reload} close=${() => setChosen(null)} />`}
+    <section class="panel" aria-label="Users">${users.data ? html`<${Table} label="Users" columns=${columns} rows=${rows} keyOf=${(row) => row.name} empty="No user matches." />${found.length > SHOWN ? html`<p class="muted">The first ${count(SHOWN)} of ${count(found.length)} are shown.</p>` : null}` : html`<${Loading} />`}</section>
+    ${user && html`<${One} key=${user.name} user=${user} permissions=${permissions.data} topics=${topics.data} reload=${reload} close=${() => setChosen(null)} />`}
     <details class="panel"><summary>Create a user</summary><${EditUser} reload=${reload} /></details>`;
 }

@@ -5,6 +5,7 @@ import { confirmDanger } from "../parts/confirm.js";
 import { Field, Form } from "../parts/form.js";
 import { count, some } from "../parts/format.js";
 import { useData } from "../parts/load.js";
+import { Opened } from "../parts/opened.js";
 import { isAdministrator, isMonitoring } from "../parts/session.js";
 import { Loading, Problem, Table } from "../parts/table.js";
 import { LimitsForm } from "./users.js";
@@ -15,7 +16,7 @@ function Limits({ name, close }) {
   const { data, reload } = useData(`/api/vhost-limits/${part(name)}`, 10);
   if (!data) return null;
   const values = data[0]?.value || {};
-  return html`<section class="panel" aria-label=${`Limits of ${name}`}><h2><code>${name}</code></h2><${LimitsForm} key=${JSON.stringify(values)} path=${`/api/vhost-limits/${part(name)}`} names=${LIMITS} values=${values} reload=${reload} label="Set limits" /><button class="do small" onClick=${close}>Close</button></section>`;
+  return html`<${Opened} label=${`Limits of ${name}`}><h2><code>${name}</code></h2><${LimitsForm} key=${JSON.stringify(values)} path=${`/api/vhost-limits/${part(name)}`} names=${LIMITS} values=${values} reload=${reload} label="Set limits" /><button class="do small" onClick=${close}>Close</button><//>`;
 }
 
 export function Vhosts() {

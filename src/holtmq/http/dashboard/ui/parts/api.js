@@ -1,9 +1,11 @@
 // Requests to the broker. A refusal becomes an Error with the broker's own text; 401 shows the login.
 import { signal } from "./html.js";
+import { parseJson } from "./json.js";
 
 export const signedOut = signal(false);
 
-export async function request(method, path, body, headers = {}) {
+// ``asWritten``: numbers in the answer stay as they were written, for messages that are shown and sent again.
+export async function request(method, path, body, headers = {}, asWritten = false) {
   const options = { method, headers: { accept: "application/json", ...headers }, credentials: "same-origin" };
   if (body !== undefined) {
     options.headers["content-type"] = "application/json";
@@ -22,7 +24,7 @@ export async function request(method, path, body, headers = {}) {
     throw new Error("log in first");
   }
   const text = await answer.text();
-  const data = text && (answer.headers.get("content-type") || "").includes("json") ? JSON.parse(text) : text;
+  const data = text && (answer.headers.get("content-type") || "").includes("json") ? parseJson(text, asWritten) : text;
   if (!answer.ok) throw new Error((data && (data.error_description || data.reason || data.error)) || `${answer.status} ${answer.statusText}`);
   return data;
 }

@@ -1,5 +1,6 @@
 // A message's body as JSON, text or hex.
 import { html, useState } from "./html.js";
+import { parseJson } from "./json.js";
 
 const HEX_MOST = 4096;
 
@@ -24,7 +25,7 @@ function asJson(payload, encoding) {
   if (typeof payload !== "string") return JSON.stringify(payload, null, 2);
   if (encoding === "base64") return null;
   try {
-    return JSON.stringify(JSON.parse(payload), null, 2);
+    return JSON.stringify(parseJson(payload, true), null, 2);
   } catch {
     return null;
   }

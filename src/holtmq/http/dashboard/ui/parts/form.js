@@ -1,6 +1,7 @@
 // Small forms: submit once, say what happened, keep what was typed when it was refused.
 // Fields have defaultValue and defaultChecked: with value, each refresh of a page would undo what was typed.
 import { html, useState } from "./html.js";
+import { parseJson } from "./json.js";
 
 // run(values, form) resolves to the text to show. ``children`` are the fields.
 // ``first``: the text of a button that comes before it, as [name, text]; ``values`` has the name if it was used.
@@ -28,7 +29,7 @@ export function Form({ run, action, first, danger, children, label }) {
 export function readJson(text, field, empty = {}) {
   if (!text || !text.trim()) return empty;
   try {
-    return JSON.parse(text);
+    return parseJson(text, true);
   } catch (error) {
     throw new Error(`${field}: this is not JSON (${error.message})`);
   }

@@ -10,6 +10,7 @@ export function useKeyboard(pages) {
   useEffect(() => {
     let pending = false;
     const press = (event) => {
+      if (event.key === "Escape" && event.target.matches("input[type=search]")) event.target.blur(); // so that "g q" works again
       if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
       if (document.querySelector("dialog[open]")) return;
       if (pending) {
@@ -37,6 +38,6 @@ export function KeyHelp({ pages }) {
     else if (dialog.current.open) dialog.current.close();
   }, [shown.value]);
   return html`<dialog ref=${dialog} aria-labelledby="keys-title" onClose=${() => { shown.value = false; }}><h2 id="keys-title">Keys</h2>
-    <dl class="keys"><div><dt><kbd>/</kbd></dt><dd>search</dd></div>${pages.map(([, title, , key]) => html`<div><dt><kbd>g</kbd> <kbd>${key}</kbd></dt><dd>${title}</dd></div>`)}<div><dt><kbd>?</kbd></dt><dd>these keys</dd></div></dl>
+    <dl class="keys"><div><dt><kbd>/</kbd></dt><dd>search</dd></div><div><dt><kbd>Esc</kbd></dt><dd>leave the search</dd></div>${pages.map(([, title, , key]) => html`<div><dt><kbd>g</kbd> <kbd>${key}</kbd></dt><dd>${title}</dd></div>`)}<div><dt><kbd>?</kbd></dt><dd>these keys</dd></div></dl>
     <form method="dialog" class="row"><button class="do" type="button" onClick=${() => { shown.value = false; }}>Close</button></form></dialog>`;
 }

@@ -21,13 +21,17 @@ export function PublishFields({ message }) {
       ${TEXTS.map((name) => html`<${Field} label=${title(name)}><input name=${name} defaultValue=${has[name] ?? ""} /><//>`)}</div></details>`;
 }
 
-export async function publish(vhost, exchange, routingKey, given) {
+// A field for text has lines that end in \n: a body that was not edited is sent as it was.
+const unedited = (given, message) => message && given.payload_encoding === message.payload_encoding && given.payload.replace(/\r\n?/g, "\n") === message.payload.replace(/\r\n?/g, "\n");
+
+// ``message``: the one that is sent again.
+export async function publish(vhost, exchange, routingKey, given, message) {
   const properties = { headers: readJson(given.headers, "Headers") };
   if (!Object.keys(properties.headers).length) delete properties.headers;
   for (const name of TEXTS) if (given[name]) properties[name] = given[name];
   for (const name of ["priority", "timestamp"]) if (given[name]) properties[name] = Number(given[name]);
   properties.delivery_mode = given.persistent ? 2 : 1;
-  const answer = await post(`/api/exchanges/${part(vhost)}/${part(exchange || "amq.default")}/publish`, { properties, routing_key: routingKey, payload: given.payload, payload_encoding: given.payload_encoding });
+  const answer = await post(`/api/exchanges/${part(vhost)}/${part(exchange || "amq.default")}/publish`, { properties, routing_key: routingKey, payload: unedited(given, message) ? message.payload : given.payload, payload_encoding: given.payload_encoding });
   return answer.routed;
 }
 

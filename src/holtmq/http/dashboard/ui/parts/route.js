@@ -1,9 +1,18 @@
 // Where we are: #/queues?text=a. Every filter lives in the URL, so that any view can be linked to.
 import { signal } from "./html.js";
 
+// A name that was not encoded, such as 100%, is taken as it is.
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 function read() {
   const [path, search] = (location.hash.slice(1) || "/").split("?");
-  return { path, segments: path.split("/").filter(Boolean).map(decodeURIComponent), query: Object.fromEntries(new URLSearchParams(search || "")) };
+  return { path, segments: path.split("/").filter(Boolean).map(decoded), query: Object.fromEntries(new URLSearchParams(search || "")) };
 }
 
 export const route = signal(read());

@@ -1,5 +1,5 @@
 // A table whose columns can be sorted by the server. On a narrow window rows become cards.
-import { html } from "./html.js";
+import { html, useEffect } from "./html.js";
 import { count } from "./format.js";
 import { refine, route } from "./route.js";
 
@@ -25,7 +25,10 @@ export function Table({ columns, rows, empty, label, keyOf, order, falling }) {
 }
 
 export function Pager({ total, offset, limit }) {
-  if (total <= limit && !offset) return null;
+  // What was deleted, or an old link, can leave a page behind the end: the last page is shown instead.
+  const behind = offset > 0 && offset >= total;
+  useEffect(() => { if (behind) refine({ offset: total ? Math.floor((total - 1) / limit) * limit || "" : "" }); }, [behind, total]);
+  if (behind || (total <= limit && !offset)) return null;
   const last = Math.min(total, offset + limit);
   return html`<div class="bar last" role="navigation" aria-label="Rows">
     <button class="do" disabled=${offset === 0} onClick=${() => refine({ offset: Math.max(0, offset - limit) || "" })}>Previous</button>
