@@ -26,6 +26,7 @@ from .interface import (
     FIRST_FREE_KIND,
     Defer,
     DurableCallback,
+    FolderLost,
     JournalError,
     JournalFailed,
     JournalStats,
@@ -346,6 +347,10 @@ class FileJournal:
         self._limit = -1
         waiting, self._callbacks = self._unwritten.failed() + self._callbacks, []
         tell(waiting, failed)
+
+    def check_folder(self) -> None:
+        if self._failed is None and (reason := self._disk.lost()):
+            self._fail(FolderLost(reason))
 
     def _run_idle(self) -> None:
         if self._idle_callbacks:

@@ -60,6 +60,10 @@ class JournalTooNew(JournalError):
     """Not damaged, but written by a later version of the program; the text says which part."""
 
 
+class FolderLost(JournalError):
+    """The folder was removed or replaced while the journal was open."""
+
+
 class JournalLocked(JournalError):
     """Another process owns this journal."""
 
@@ -241,6 +245,10 @@ class Journal(Protocol):
         over ``live``, then ``records``, once each: do not change anything that they use. Returns False when
         another checkpoint is still running.
         """
+        ...
+
+    def check_folder(self) -> None:
+        """Fail if the folder was removed or replaced: what is written then is in files without a name."""
         ...
 
     def stats(self) -> JournalStats:

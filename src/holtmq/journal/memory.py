@@ -103,6 +103,9 @@ class MemoryJournal:
         records = [(kind, body) for _, kind, body in inner_records(payload, 0)]
         return self.append_batch(records)[0] - FRAME_SIZE
 
+    def check_folder(self) -> None:
+        """There is none."""
+
     def on_durable(self, callback: DurableCallback) -> None:
         self._callbacks.append(callback)
         if not self._turn_due:
