@@ -178,6 +178,7 @@ class Node:
             found = self.listeners.all()
             address_file.write(self.config.data.dir, [(one.protocol, one.host, one.port) for one in found])
         self.loop_watch.start(self._loop)
+        self.journal.on_next_segment = lambda: self._loop.call_soon(self.alarms.check)
         self._housekeeper = asyncio.create_task(
             Housekeeping(self._duties()).run(_HOUSEKEEPING_SECONDS), name="housekeeper"
         )

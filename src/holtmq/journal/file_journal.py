@@ -84,6 +84,7 @@ class FileJournal:
         self._later = later
         self._notify = notify
         self._flush = flush  # sends what callbacks have to say to clients, where the next turn would be late
+        self.on_next_segment: Callable[[], object] = lambda: None
         self._failed: JournalFailed | None = None
         self._state = "its recovery has not been read to the end"  # why append must raise; "" when open
         self._epoch = 0
@@ -252,6 +253,7 @@ class FileJournal:
         capacity = max(self._options.segment_bytes - HEADER_SIZE, SYNC_SIZE + size)
         if self._segments.go_on(self._start, capacity):
             self._reader.add(self._start)
+            self.on_next_segment()
         self._limit = self._segments.limit
 
     def _schedule_turn(self) -> None:

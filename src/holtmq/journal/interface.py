@@ -165,6 +165,9 @@ class Journal(Protocol):
         """Why nothing becomes durable at the moment, or "". It resumes by itself, and nothing is lost."""
         ...
 
+    on_next_segment: Callable[[], object]
+    """Called in the middle of an append, when the next segment is about to take its room on the disk."""
+
     @property
     def last_segment(self) -> int | None:
         """The base of the segment that is being written; None when there are no files."""
