@@ -61,6 +61,7 @@ from holtmq.upkeep.alarms import LOW_ON_DISK, Alarms
 from holtmq.upkeep.certificates import CertificateEnds
 from holtmq.upkeep.checkpoints import Checkpoints
 from holtmq.upkeep.dedup_memory import DedupMemory
+from holtmq.upkeep.housekeeping import Duty, Housekeeping
 from holtmq.upkeep.retention import Retention
 from holtmq.upkeep.scrubber import Scrubber
 
@@ -177,7 +178,10 @@ class Node:
             found = self.listeners.all()
             address_file.write(self.config.data.dir, [(one.protocol, one.host, one.port) for one in found])
         self.loop_watch.start(self._loop)
-        self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
+        self.journal.on_next_segment = lambda: self._loop.call_soon(self.alarms.check)
+        self._housekeeper = asyncio.create_task(
+            Housekeeping(self._duties()).run(_HOUSEKEEPING_SECONDS), name="housekeeper"
+        )
         self.certificate_ends.report()
         if self.config.journal.scrub_bytes_per_second and self._has_folder:
             pace = self.config.journal.scrub_bytes_per_second
@@ -376,23 +380,34 @@ class Node:
     def _has_folder(self) -> bool:
         return not self.config.data.memory and self.disk is None
 
-    async def _keep_house(self) -> None:
-        while True:
-            await asyncio.sleep(_HOUSEKEEPING_SECONDS)
-            await Stepwise().run(self._sampling())
-            if self._freed is not None:
-                self._freed.sample(self.broker.flow.memory.used)
-            if self.replica is not None:
-                self._watch_replica(self.replica)
-            self.alarms.check()
-            self.certificate_ends.report_if_due()
-            self.checkpoint_if_due()
-            self.scheduler.tick_if_late()
-            await self._dedup_memory.keep()
-            if self.journal.failed is None:
-                self.partitioned.drain_spool(self.clock())  # messages left by a full queue or a restart
-                for _ in self.partitioned.staging.finish(self.clock()):
-                    await asyncio.sleep(0)
+    def _duties(self) -> dict[str, Duty]:
+        """What is done once a second."""
+        return {
+            "figures": self._take_figures,
+            "replica": self._watch_replica,
+            "folder": self.journal.check_folder,
+            "alarms": self.alarms.check,
+            "certificates": self.certificate_ends.report_if_due,
+            "checkpoint": self.checkpoint_if_due,
+            "timers": self.scheduler.tick_if_late,
+            "transaction ids": self._dedup_memory.keep,
+            "spool": self._drain_spool,
+            "staged batches": self._finish_batches,
+        }
+
+    async def _take_figures(self) -> None:
+        await Stepwise().run(self._sampling())
+        if self._freed is not None:
+            self._freed.sample(self.broker.flow.memory.used)
+
+    def _drain_spool(self) -> None:
+        if self.journal.failed is None:
+            self.partitioned.drain_spool(self.clock())  # messages left by a full queue or a restart
+
+    async def _finish_batches(self) -> None:
+        if self.journal.failed is None:
+            for _ in self.partitioned.staging.finish(self.clock()):
+                await asyncio.sleep(0)
 
     def checkpoint_if_due(self) -> None:
         """Write a checkpoint when the journal has grown, or when the disk is low."""
@@ -410,8 +425,11 @@ class Node:
         exchanges, flow.used_exchanges = flow.used_exchanges, set()
         yield from self.sampler.sample_exchanges(second, exchanges)
 
-    def _watch_replica(self, replica: ReplicaLife) -> None:
+    def _watch_replica(self) -> None:
         """End the node when another node owns the log; hand the log over when that is requested."""
+        replica = self.replica
+        if replica is None:
+            return
         trouble = replica.trouble()
         if bool(trouble) != self._cut_off:
             # Clients should try another node: it may own the log by now, which this node cannot find out.

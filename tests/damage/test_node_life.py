@@ -8,9 +8,11 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from holtmq import node as nodes
 from holtmq.config import Amqp, Config, Data, Http, Journal, Limits
 from holtmq.journal import FileJournal, JournalOptions, open_journal
 from holtmq.journal.disk import Disk, OsDisk, OsFile
@@ -141,6 +143,30 @@ async def test_the_alarm_comes_while_there_is_room_for_two_more_segments(folder:
     await node.start()
 
     node.alarms.check()
+
+    assert node.amqp.alarm == "low on disk"
+    await node.stop(0)
+
+
+async def test_the_alarm_does_not_wait_for_a_second_to_pass_while_segments_are_filled(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "_HOUSEKEEPING_SECONDS", 3600)
+    node = Node(config(folder, disk_free_min_bytes=1000))
+    await node.start()
+
+    def shrinking(_: object) -> SimpleNamespace:
+        return SimpleNamespace(f_frsize=1, f_bavail=6 * 65_536 + 1000 - node.journal.end)
+
+    monkeypatch.setattr("holtmq.upkeep.alarms.os.statvfs", shrinking)
+    for _ in range(4):
+        assert node.amqp.alarm == ""
+        node.journal.append(KIND, bytes(60_000))
+        await node.settle()
+
+    async with asyncio.timeout(60):
+        while not node.amqp.alarm:
+            await asyncio.sleep(0)
 
     assert node.amqp.alarm == "low on disk"
     await node.stop(0)

@@ -22,6 +22,7 @@ from holtmq.journal.fake_disk import FakeDisk, Keep, PowerCut
 from holtmq.journal.inspection import Fold, check
 from holtmq.journal.interface import RecordUnreadable
 from holtmq.journal.names import put_names_right, wrong_names
+from holtmq.journal.records import FRAME_SIZE, encode
 from holtmq.journal.repair import apply_repair, plan_repair
 from holtmq.journal.segment import read_header
 
@@ -287,3 +288,30 @@ def test_the_search_for_records_in_garbage_is_bounded(monkeypatch: pytest.Monkey
 
     assert [problem.position + problem.size for problem in found.problems] == [behind]
     assert summed < 10 << 20
+
+
+@pytest.mark.parametrize("left", range(1, FRAME_SIZE))
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_old_contents_that_leave_no_room_for_a_record_before_the_next_are_repaired(
+    left: int, in_batch: bool
+) -> None:
+    disk, positions = written()
+    _, before = contents(disk.copy(), positions)
+    size = FRAME_SIZE + 4 + len(BODY)
+    bases = {int(name[:16], 16) for name in _segments(disk)}
+    ends = {  # of the last record of a batch, or of a segment
+        position + size
+        for position, body in zip(positions, before, strict=True)
+        if body is not None and (body.startswith(b"1") if in_batch else position + size in bases)
+    }
+    last = max(ends.difference(positions)) - size
+    name = max(name for name in _segments(disk) if int(name[:16], 16) <= last)
+    file = disk.open(name, write=True)
+    old = encode(20, b"f" * (size - FRAME_SIZE - left)) + b"\xee" * left
+    file.pwrite([old], last - int(name[:16], 16) + 64)
+    file.sync()
+
+    assert repair(disk)
+
+    _, read = contents(disk, positions)
+    assert [positions[at] for at, body in enumerate(read) if body != before[at]] == [last]

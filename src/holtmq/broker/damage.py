@@ -24,13 +24,14 @@ _KINDS: Final = {  # of record, by where the message belongs
     "partitioned queue": Kind.PARTITIONED_BODY,
     "dead letters": Kind.PARTITIONED_BODY,
     "spool": Kind.PARTITIONED_BODY,
+    "staged": Kind.STAGED,
 }
 
 
 class Damaged(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """One message that could not be read."""
 
-    where: str  # "queue", "partitioned queue", "dead letters", "spool" or "delayed"
+    where: str  # "queue", "partitioned queue", "dead letters", "spool", "staged" or "delayed"
     vhost: str
     name: str
     position: int  # in the journal

@@ -76,6 +76,10 @@ class Disk(Protocol):
 
     def unlock(self) -> None: ...
 
+    def lost(self) -> str:
+        """Why the locked folder is no longer the one of that name, or ""."""
+        ...
+
     def random_bytes(self, size: int) -> bytes: ...
 
 
@@ -256,6 +260,18 @@ class OsDisk:
                 os.ftruncate(self._lock_fd, 0)
             os.close(self._lock_fd)
             self._lock_fd = -1
+
+    def lost(self) -> str:
+        if self._lock_fd < 0:
+            return ""
+        lock = self._folder / _LOCK_NAME
+        try:
+            named = os.stat(lock)
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{lock} is gone: the folder was removed, renamed or unmounted"
+        if not os.path.samestat(named, os.fstat(self._lock_fd)):
+            return f"{lock} is another file now: the folder was replaced"
+        return ""
 
     def random_bytes(self, size: int) -> bytes:
         return os.urandom(size)

@@ -195,6 +195,9 @@ class FakeDisk:
     def unlock(self) -> None:
         self._locked = False
 
+    def lost(self) -> str:
+        return ""
+
     def random_bytes(self, size: int) -> bytes:
         return self._random.randbytes(size)
 

@@ -26,6 +26,7 @@ from .interface import (
     FIRST_FREE_KIND,
     Defer,
     DurableCallback,
+    FolderLost,
     JournalError,
     JournalFailed,
     JournalStats,
@@ -83,6 +84,7 @@ class FileJournal:
         self._later = later
         self._notify = notify
         self._flush = flush  # sends what callbacks have to say to clients, where the next turn would be late
+        self.on_next_segment: Callable[[], object] = lambda: None
         self._failed: JournalFailed | None = None
         self._state = "its recovery has not been read to the end"  # why append must raise; "" when open
         self._epoch = 0
@@ -251,6 +253,7 @@ class FileJournal:
         capacity = max(self._options.segment_bytes - HEADER_SIZE, SYNC_SIZE + size)
         if self._segments.go_on(self._start, capacity):
             self._reader.add(self._start)
+            self.on_next_segment()
         self._limit = self._segments.limit
 
     def _schedule_turn(self) -> None:
@@ -346,6 +349,10 @@ class FileJournal:
         self._limit = -1
         waiting, self._callbacks = self._unwritten.failed() + self._callbacks, []
         tell(waiting, failed)
+
+    def check_folder(self) -> None:
+        if self._failed is None and (reason := self._disk.lost()):
+            self._fail(FolderLost(reason))
 
     def _run_idle(self) -> None:
         if self._idle_callbacks:

@@ -274,7 +274,7 @@ def _check_plain(
     file: File, header: SegmentHeader, segment: SegmentReport, report: CheckReport, following: int | None
 ) -> None:
     stop = certain_end(file, header, segment.size, report, following)
-    found = examine(file, header, header.base, stop)
+    found = examine(file, header, header.base, stop, exact=following is None or stop == following)
     segment.damages, segment.records, segment.end = found.damages, found.records, stop
     if following is None:  # after that there may be records that were never reported durable
         walk = walk_segment(file, header, stop, None)

@@ -60,6 +60,10 @@ class JournalTooNew(JournalError):
     """Not damaged, but written by a later version of the program; the text says which part."""
 
 
+class FolderLost(JournalError):
+    """The folder was removed or replaced while the journal was open."""
+
+
 class JournalLocked(JournalError):
     """Another process owns this journal."""
 
@@ -161,6 +165,9 @@ class Journal(Protocol):
         """Why nothing becomes durable at the moment, or "". It resumes by itself, and nothing is lost."""
         ...
 
+    on_next_segment: Callable[[], object]
+    """Called in the middle of an append, when the next segment is about to take its room on the disk."""
+
     @property
     def last_segment(self) -> int | None:
         """The base of the segment that is being written; None when there are no files."""
@@ -241,6 +248,10 @@ class Journal(Protocol):
         over ``live``, then ``records``, once each: do not change anything that they use. Returns False when
         another checkpoint is still running.
         """
+        ...
+
+    def check_folder(self) -> None:
+        """Fail if the folder was removed or replaced: what is written then is in files without a name."""
         ...
 
     def stats(self) -> JournalStats:

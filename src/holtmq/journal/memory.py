@@ -7,7 +7,7 @@ on both). Must not touch: files and threads.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from .encoded_batch import EncodedBatch
@@ -41,6 +41,7 @@ class MemoryJournal:
         self._end = self._durable = 1  # 0 is never a position
         self._callbacks: list[DurableCallback] = []
         self._turn_due = False
+        self.on_next_segment: Callable[[], object] = lambda: None  # there is none
         self._failed: JournalFailed | None = None
         self._closed = False
         self._epoch = 1
@@ -102,6 +103,9 @@ class MemoryJournal:
         payload = b"".join(batch.finish())[FRAME_SIZE:]
         records = [(kind, body) for _, kind, body in inner_records(payload, 0)]
         return self.append_batch(records)[0] - FRAME_SIZE
+
+    def check_folder(self) -> None:
+        """There is none."""
 
     def on_durable(self, callback: DurableCallback) -> None:
         self._callbacks.append(callback)

@@ -63,10 +63,13 @@ class Mended:
     end: int  # the last readable record ends here
 
 
-def examine(file: File, header: SegmentHeader, start: int, stop: int) -> Mended:
-    """Find every unreadable stretch of [start, stop). The records between them are whole."""
+def examine(file: File, header: SegmentHeader, start: int, stop: int, *, exact: bool) -> Mended:
+    """Find every unreadable stretch of [start, stop). The records between them are whole.
+
+    ``exact``: a record ended at ``stop``. Else the file was cut there, perhaps within one.
+    """
     data = file.pread(stop - start, start - header.base + HEADER_SIZE)
-    found = _Examination(data, header.marker, start, stop)
+    found = _Examination(data, header.marker, start, stop, exact=exact)
     found.walk()
     return Mended(found.damages, found.records, start + found.end)
 
@@ -117,11 +120,12 @@ class _Doubt:
 
 
 class _Examination:
-    def __init__(self, data: bytes, marker: bytes, start: int, stop: int) -> None:
+    def __init__(self, data: bytes, marker: bytes, start: int, stop: int, *, exact: bool = False) -> None:
         self.data = data
         self.marker = marker
         self.start = start
         self.size = stop - start
+        self.is_exact = exact
         self.damages: list[Damage] = []
         self.records = 0
         self.end = 0
@@ -196,6 +200,8 @@ class _Examination:
         end: int = body + length
         if not length or end > stop or end > len(data):
             return 0
+        if 0 < stop - end < FRAME_SIZE and (self.is_exact or stop < self.size):
+            return 0  # old contents: between a record here and ``stop`` nothing would fit
         if kind < FIRST_FREE_KIND and kind not in ((LOST,) if inside else (*_WHOLE, SYNC)):
             return 0
         if crc32(data[body:end], length) != checksum:

@@ -98,7 +98,7 @@ def _plain(file: File, header: SegmentHeader, name: str, stop: int) -> Iterator[
                 done = position
     except StopIteration as end:
         if end.value.position < stop:
-            found = examine(file, header, end.value.position, stop)
+            found = examine(file, header, end.value.position, stop, exact=False)
             yield from [Rot(name, one.position, one.size, one.reason) for one in found.damages]
     except JournalError as exc:
         yield Rot(name, done, 0, str(exc))

@@ -64,6 +64,9 @@ class WithoutFiles:
     def unlock(self) -> None:
         self.disk.unlock()
 
+    def lost(self) -> str:
+        return self.disk.lost()
+
     def random_bytes(self, size: int) -> bytes:
         return self.disk.random_bytes(size)
 

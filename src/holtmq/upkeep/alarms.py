@@ -22,7 +22,7 @@ LOW_ON_DISK: Final = "low on disk"
 
 
 class Alarms:
-    """The alarms of one node, checked every second."""
+    """The alarms of one node, checked every second, and at each new segment: a second may fill several."""
 
     def __init__(
         self,
@@ -82,7 +82,8 @@ class Alarms:
         if self._has_folder and limits.disk_free_min_bytes:
             disk = os.statvfs(self._config.data.dir)
             # Keep room for two more segments: acks and a checkpoint still have to fit.
-            wanted = limits.disk_free_min_bytes + 2 * self._config.journal.segment_bytes
+            room = 2 * self._config.journal.segment_bytes + self._journal.backlog
+            wanted = limits.disk_free_min_bytes + room
             if disk.f_bavail * disk.f_frsize < wanted:
                 return LOW_ON_DISK
         return ""

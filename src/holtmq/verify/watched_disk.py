@@ -95,6 +95,9 @@ class WatchedDisk:
     def unlock(self) -> None:
         self._inner.unlock()
 
+    def lost(self) -> str:
+        return self._inner.lost()
+
     def random_bytes(self, size: int) -> bytes:
         return self._inner.random_bytes(size)
 

@@ -426,6 +426,11 @@ class PartitionedStore:
             raise ValueError(f"{len(loose)} bodies lie before a record that has {wanted} messages")
         return loose
 
+    def bodies_of(self, wanted: int) -> tuple[list[int], int]:
+        """The same for a record with so many bodies, and how many of them a repair gave up."""
+        readable = len(self._loose) - len(self._lost)
+        return self.loose_bodies(wanted), max(0, wanted - readable)
+
     @property
     def loose(self) -> int | None:
         """Position of the last body whose record has not been read; None when there is none."""

@@ -50,6 +50,7 @@ from holtmq.broker.partitioned.log.bodies import encode_body
 from holtmq.broker.partitioned.log.message_log import from_bytes
 from holtmq.broker.partitioned.store import Change, PartitionedStore, StatePart
 from holtmq.broker.records.changes import Kind
+from holtmq.journal.interface import RecordUnreadable
 
 ORPHAN_SECONDS: Final = 3600.0
 WRITERS_MAX: Final = 100_000  # committed writers remembered; the one with the oldest commit is dropped first
@@ -149,8 +150,7 @@ class Staging(StatePart):
             parts = self._parts(writer, batch, winners)
         else:
             batch, rest = begun
-            staged = self._batches[writer, batch]
-            parts = {place: staged[place[:2]].parts[place[2]] for place in rest}
+            parts = self._rest(writer, batch, rest)
         piece = _first_piece(parts, begun is None)
         if begun is None and len(piece) < len(parts):
             yield from self._await_others(now)
@@ -161,7 +161,14 @@ class Staging(StatePart):
                 return None
             if not self._is_staged(writer, batch, place, part):  # a checkpoint may have dropped it
                 raise _changed(batch)
-            self._gather(part, shares)
+            try:
+                self._gather(part, shares)
+            except RecordUnreadable as error:
+                if begun is None:
+                    raise
+                # The batch cannot be refused any more, and until it is complete all its rows are hidden, and
+                # those that others push.
+                self._store.damage.note("staged", "", writer, error)
             yield
         for name, share in shares.items():
             yield from self._address(name, share, now)
@@ -312,6 +319,16 @@ class Staging(StatePart):
                     parts[winner.task, winner.attempt, number] = found.parts[number]
         return parts
 
+    def _rest(self, writer: str, batch: int, places: Iterable[Place]) -> dict[Place, StagedPart]:
+        """What remains of a partly published batch, without the parts that a repair gave up."""
+        staged = self._batches.get((writer, batch), {})
+        parts: dict[Place, StagedPart] = {}
+        for place in places:
+            attempt = staged.get(place[:2])
+            if attempt is not None and place[2] in attempt.parts:
+                parts[place] = attempt.parts[place[2]]
+        return parts
+
     def _is_staged(self, writer: str, batch: int, place: Place, part: StagedPart) -> bool:
         task, attempt, number = place
         found = self._batches.get((writer, batch), {}).get((task, attempt))
@@ -373,7 +390,8 @@ class Staging(StatePart):
         """Drop batches that were not committed in time, so that their bodies can be removed."""
         oldest = round((now - ORPHAN_SECONDS) * 1e6)
         for key, attempts in list(self._batches.items()):
-            newest = max(part.staged_us for attempt in attempts.values() for part in attempt.parts.values())
+            staged = [part.staged_us for attempt in attempts.values() for part in attempt.parts.values()]
+            newest = max(staged, default=0)  # a repair may have given up all parts
             if newest < oldest and not self._in_publication(*key):
                 del self._batches[key]
         while self._ended and next(iter(self._ended.values())) < now - ORPHAN_SECONDS:
@@ -382,7 +400,8 @@ class Staging(StatePart):
     def fold(self, position: int, kind: int, payload: bytes) -> None:
         if kind == Kind.STAGED:
             header = decode_header(payload)
-            part = StagedPart(position, array("Q", self._store.loose_bodies()), header.staged_us)
+            bodies, lost = self._store.bodies_of(len(header.rows))
+            part = StagedPart(position, array("Q", bodies), header.staged_us, lost)
             self._keep(header.writer, header.batch, header.task, header.attempt, header.part, part)
         elif kind == Kind.STAGE_COMMITTED:
             done = decode_publication(payload)
@@ -406,8 +425,8 @@ class Staging(StatePart):
         else:
             state = decode_state(payload)
             self._committed = state.committed
-            for writer, batch, task, attempt, number, header_at, staged_us, bodies in state.parts:
-                part = StagedPart(header_at, from_bytes("Q", bodies), staged_us)
+            for writer, batch, task, attempt, number, header_at, staged_us, positions_of in state.parts:
+                part = StagedPart(header_at, from_bytes("Q", positions_of), staged_us)
                 self._keep(writer, batch, task, attempt, number, part)
             self._begun = state.begun
             for writer, offsets in state.hidden.items():
@@ -415,7 +434,7 @@ class Staging(StatePart):
 
     def _keep_only(self, writer: str, batch: int, rest: set[Place]) -> None:
         """Drop the published parts, and the attempts that did not win."""
-        attempts = self._batches[writer, batch]
+        attempts = self._batches.get((writer, batch), {})
         for (task, attempt), staged in list(attempts.items()):
             for part in [part for part in staged.parts if (task, attempt, part) not in rest]:
                 del staged.parts[part]

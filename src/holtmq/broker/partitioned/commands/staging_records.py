@@ -99,6 +99,7 @@ class StagedPart:
     header: int  # journal position of its record
     positions: "array[int]"  # of its bodies
     staged_us: int
+    lost: int = 0  # bodies that a repair gave up; they have a position all the same
 
 
 @dataclass(slots=True)
@@ -107,7 +108,8 @@ class Attempt:
 
     @property
     def rows(self) -> int:
-        return sum(len(part.positions) for part in self.parts.values())
+        """How many there are; a writer must stage again what was lost."""
+        return sum(len(part.positions) - part.lost for part in self.parts.values())
 
 
 @dataclass(slots=True)
