@@ -1,5 +1,7 @@
 """The handshake without a socket: its order, its refusals, what it agrees on."""
 
+import struct
+
 import pytest
 from amqp_support import new_broker
 
@@ -228,6 +230,29 @@ def test_limits_beyond_ours_are_refused(tune: ConnectionTuneOk, text: str) -> No
     assert isinstance(close, ConnectionClose)
     assert close.reply_code == ReplyCode.NOT_ALLOWED
     assert text in close.reply_text
+
+
+def test_a_large_frame_before_the_login_is_refused_before_it_has_arrived() -> None:
+    """Its table may be decoded to ten times as much, and anyone may send it."""
+    large, token = Newcomer(), Newcomer()
+    large.feed(PROTOCOL_HEADER)
+    token.feed(PROTOCOL_HEADER)
+
+    (close,) = large.feed(struct.pack(">BHI", FRAME_METHOD, 0, 20_480) + b"x" * 100)
+    token.send(ConnectionStartOk(POLITE, "PLAIN", b"\0\0" + b"x" * 16_384, "en_US"))
+
+    assert isinstance(close, ConnectionClose)
+    assert (close.reply_code, large.asked) == (ReplyCode.FRAME_ERROR, None)
+    assert token.asked == ("", "x" * 16_384)
+
+
+def test_the_frames_of_a_client_that_has_logged_in_are_as_large_as_offered() -> None:
+    client = Newcomer()
+    client.log_in()
+
+    client.send(ConnectionTuneOk(0, 0, 0), ConnectionOpen("/"))
+
+    assert client.connection.max_payload == 131_072 - 8
 
 
 def test_smaller_limits_of_the_client_count() -> None:

@@ -154,6 +154,44 @@ def test_a_time_that_is_no_time_is_refused(moment: object) -> None:
         assert refusal(hs256(), signed) == "Invalid token claims"
 
 
+@pytest.mark.parametrize(
+    ("claim", "moment", "text"),
+    [
+        ("exp", 10**400, "Invalid token claims"),
+        ("nbf", -(10**400), "Invalid token claims"),
+        ("nbf", 10**400, "Invalid token claims"),
+        ("exp", 2**70, None),
+        ("nbf", 2**70, "Token is not yet valid"),
+    ],
+    ids=range(5),
+)
+def test_a_time_may_be_far_away_but_not_beyond_numbers(claim: str, moment: int, text: str | None) -> None:
+    body = json.dumps({"role": "admin", claim: moment}).encode()
+    signed = jwt.PyJWS().encode(body, SECRET, "HS256")
+
+    if text is None:
+        assert hs256().verify(signed, NOW).role is Role.ADMIN
+    else:
+        assert refusal(hs256(), signed) == text
+
+
+@pytest.mark.parametrize("algorithm", [["HS256"], {"HS256": 1}, None, 1, True])
+def test_an_algorithm_that_is_no_text_is_refused(algorithm: object) -> None:
+    """One request without a login was answered with 500, over AMQP with nothing at all."""
+    head = base64.urlsafe_b64encode(json.dumps({"alg": algorithm}).encode()).rstrip(b"=").decode()
+
+    assert refusal(hs256(), f"{head}.e30.e30") == "Unsupported token algorithm"
+
+
+@pytest.mark.parametrize("claim", ["sub", "scope", "role"])
+def test_claims_that_are_not_unicode_are_refused(claim: str) -> None:
+    signed = jwt.PyJWS().encode(
+        b'{"role":"admin","%s":"rabbitmq.read:*/\\ud800"}' % claim.encode(), SECRET, "HS256"
+    )
+
+    assert refusal(hs256(), signed) == "Invalid token claims"
+
+
 def test_issuer_and_audience_are_checked_when_configured() -> None:
     verifier = hs256(jwt_issuer="us", jwt_audience="holt")
 

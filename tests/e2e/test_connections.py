@@ -408,6 +408,41 @@ def test_what_is_not_permitted_is_refused(
     )
 
 
+def test_a_queue_that_the_broker_names_needs_the_rights_on_that_name(
+    broker: TestBroker, connect: Connect, name: str
+) -> None:
+    """Without them, its dead letters reached exchanges to which the user may not write."""
+    user(broker, name, name, ("^mine", "^amq.default$", "^mine"))
+    user(broker, name + ".2", name, (r"^amq\.gen", "^amq.default$", r"^amq\.gen"))
+    broker.call(lambda node: node.broker.exchanges.declare(node.broker.vhosts[name], "other", "fanout"))
+    connections = [connect(user=who, password="secret", virtual_host=name) for who in (name, name + ".2")]
+    letters = {"x-dead-letter-exchange": "other", "x-message-ttl": 0}
+
+    def refused(connection: Any, **arguments: object) -> str:
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refusal:
+            connection.channel().queue_declare("", exclusive=True, arguments=arguments)
+        return str(refusal.value.reply_text)
+
+    assert refused(connections[0]).startswith("ACCESS_REFUSED - configure access to 'amq.gen-")
+    assert refused(connections[1], **letters) == (
+        f"ACCESS_REFUSED - write access to 'other' in vhost '{name}' refused for user '{name}.2'"
+    )
+    made = (
+        connections[1].channel().queue_declare("", exclusive=True, arguments={"x-dead-letter-exchange": ""})
+    )
+    assert made.method.queue.startswith("amq.gen-")
+
+
+def test_who_may_not_read_learns_no_names_of_queues(broker: TestBroker, connect: Connect, name: str) -> None:
+    user(broker, name, name, ("^mine", "^mine", "^mine"))
+    connection = connect(user=name, password="secret", virtual_host=name)
+
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="read access to 'missing'"):
+        connection.channel().basic_get("missing")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="read access to 'missing'"):
+        connection.channel().basic_consume("missing", print)
+
+
 def test_deleting_a_vhost_or_a_user_ends_their_connections(broker: TestBroker, raw: Raw, name: str) -> None:
     for who in (name, name + ".2"):
         user(broker, who, name, (".*", ".*", ".*"))

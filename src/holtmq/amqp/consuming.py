@@ -26,7 +26,6 @@ from holtmq.amqp.methods import (
     BasicGetOk,
 )
 from holtmq.amqp.topology import refuse_on_stream, refuse_single_active_get
-from holtmq.auth.permissions import Action
 from holtmq.broker.errors import StillExpiring
 from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
@@ -64,8 +63,7 @@ class Consuming:
             return
         channel = self._channel
         tag = self._new_tag(method)  # first, as in RabbitMQ: a tag used twice ends the connection
-        queue = channel.topology.queue(method.queue)
-        self._connection.rights.check(Action.READ, queue.name)
+        queue = channel.topology.readable_queue(method.queue)
         self._refuse_as_rabbitmq(queue, method.no_ack)
         priority = method.arguments.get("x-priority", _LOW_PRIORITY)
         if not isinstance(priority, int) or isinstance(priority, bool):
@@ -254,8 +252,7 @@ class Consuming:
     def get(self, name: str, no_ack: bool) -> None:
         """basic.get."""
         channel = self._channel
-        queue = channel.topology.queue(name)
-        self._connection.rights.check(Action.READ, queue.name)
+        queue = channel.topology.readable_queue(name)
         refuse_on_stream("basic.get", queue, self._broker.dialect)
         refuse_single_active_get(queue, self._broker.dialect)
         work_queue = require_work_queue(queue, "consume from it, do not get")

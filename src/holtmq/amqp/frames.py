@@ -17,7 +17,10 @@ FRAME_BODY: Final = 3
 FRAME_HEARTBEAT: Final = 8
 FRAME_END: Final = 0xCE
 FRAME_OVERHEAD: Final = 8  # kind, channel, size, end; frame_max counts them
-FRAME_MIN_SIZE: Final = 4096  # the least frame_max, and the most a peer may send before it has negotiated
+FRAME_MIN_SIZE: Final = 4096  # the least frame_max
+# The most a client may send before it has negotiated: room for a token as the password. (RabbitMQ takes 4
+# KiB, since 4.0 8 KiB.) Anyone may send it, and a table in it may be decoded to ten times as much.
+FIRST_PAYLOAD_MAX: Final = FRAME_MIN_SIZE + 16 * 1024 - FRAME_OVERHEAD
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.connection import Connection, Phase
 from holtmq.amqp.errors import AmqpError, ConnectionFault
+from holtmq.amqp.frames import FIRST_PAYLOAD_MAX
 from holtmq.amqp.handshake import INSIDE_USER
 from holtmq.auth.login import LoginRefused, is_loopback
 
@@ -95,8 +96,10 @@ class AmqpProtocol(asyncio.Protocol):
         connection = self.connection
         if connection.has_published:
             self.consider_pausing()
-        if connection.is_stalled and connection.waiting_bytes > _STALLED_MAX:
-            self._pause_reading()
+        if connection.is_stalled:
+            most = _STALLED_MAX if connection.is_running else FIRST_PAYLOAD_MAX
+            if connection.waiting_bytes > most:
+                self._pause_reading()
 
     def _break_down(self) -> None:
         """Handle a bug of ours: close this connection, keep the broker running."""

@@ -178,9 +178,10 @@ class AmqpServer:
             self._count(protocol, name if identity is None else identity.name, identity is not None)
             if connection.phase is Phase.HANDSHAKE and identity is not None and not self.refusal:
                 connection.handshake.checked(identity.name, identity)
+                protocol.resume_reading()
                 self.wake()
                 return
-            self._logged_in(connection, None)
+            self._logged_in(protocol, None)
             return
         user: str | None = None
         try:
@@ -194,18 +195,20 @@ class AmqpServer:
         except (LoginRefused, TooManyLogins) as refusal:
             log.warning("login refused", extra={"reason": str(refusal), "peer": protocol.peer})
         self._count(protocol, name, user is not None)
-        self._logged_in(connection, user)
+        self._logged_in(protocol, user)
 
     def _count(self, protocol: AmqpProtocol, name: str, succeeded: bool) -> None:
         address = protocol.peer.rpartition(":")[0]
         self.authenticator.attempts.count(Protocol.AMQP, address, name, succeeded=succeeded)
 
-    def _logged_in(self, connection: Connection, user: str | None) -> None:
+    def _logged_in(self, protocol: AmqpProtocol, user: str | None) -> None:
+        connection = protocol.connection
         if connection.phase is Phase.HANDSHAKE:
             if self.refusal:
                 connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, self.refusal))
             else:
                 connection.handshake.checked(user)
+            protocol.resume_reading()  # a client that sent much meanwhile was not read from
             self.wake()
 
     async def _of_token(

@@ -32,6 +32,7 @@ from holtmq.amqp.methods import (
     QueueUnbindOk,
 )
 from holtmq.auth.permissions import Action
+from holtmq.broker.broker import new_server_name
 from holtmq.broker.dialect import Dialect
 from holtmq.broker.errors import ResourceLocked
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
@@ -56,9 +57,11 @@ class Topology:
         self._connection = channel.connection
         self._last_queue = ""  # an empty queue name means the last one declared on this channel
 
-    def queue(self, name: str) -> Queue:
-        """The queue a method names, if this connection may use it."""
-        return self._connection.vhost.queue(self._named(name), self._connection)
+    def readable_queue(self, name: str) -> Queue:
+        """The queue a method names, if this connection may read from it."""
+        name = self._named(name)
+        self._check(Action.READ, name)  # first: who may not read does not learn which queues exist
+        return self._connection.vhost.queue(name, self._connection)
 
     def handle(self, method: Method) -> None:
         """Run one exchange or queue method."""
@@ -159,12 +162,12 @@ class Topology:
         if method.passive:
             queue = vhost.queue(name, self._connection)
         else:
-            if name:
-                self._refuse_unreadable("queue name", name)
-                self._check(Action.CONFIGURE, name)
+            made = name or new_server_name()
+            self._refuse_unreadable("queue name", made)
+            self._check(Action.CONFIGURE, made)
             dead_letters = method.arguments.get("x-dead-letter-exchange")
-            if isinstance(dead_letters, str) and name:
-                self._check(Action.READ, name)
+            if isinstance(dead_letters, str):
+                self._check(Action.READ, made)
                 self._check(Action.WRITE, dead_letters)
             queue, lasting = self._broker.declare_queue(
                 vhost,
@@ -174,6 +177,7 @@ class Topology:
                 auto_delete=method.auto_delete,
                 arguments=method.arguments,
                 owner=self._connection,
+                server_name=made,
             )
             if isinstance(queue, WorkQueue):
                 self._tell_of_clamp(queue)

@@ -137,7 +137,7 @@ class TokenVerifier:
         except jwt.InvalidTokenError:
             raise TokenRefused("Invalid token format") from None
         algorithm = header.get("alg")
-        if algorithm not in self._allowed:
+        if not isinstance(algorithm, str) or algorithm not in self._allowed:
             raise TokenRefused("Unsupported token algorithm")
         kid = header.get("kid")
         key = self._key(algorithm, kid if isinstance(kid, str) else None)
@@ -221,11 +221,12 @@ def _token_in(authorization: str | None) -> str:
 
 
 def _texts(claim: object) -> tuple[str, ...]:
-    if isinstance(claim, str):
-        return (claim,)
-    if isinstance(claim, list):
-        return tuple(item for item in claim if isinstance(item, str))
-    return ()
+    texts = [item for item in (claim if isinstance(claim, list) else [claim]) if isinstance(item, str)]
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:  # a surrogate, which is written with an escape in JSON: no name can have it
+        raise TokenRefused("Invalid token claims") from None
+    return tuple(texts)
 
 
 def _scopes_in(claims: Mapping[str, object], path: str) -> list[str]:
@@ -239,6 +240,9 @@ def _scopes_in(claims: Mapping[str, object], path: str) -> list[str]:
 def _moment(claims: Mapping[str, object], name: str, absent: float) -> float:
     moment = claims.get(name, absent)
     # Python's JSON accepts NaN, and every comparison with NaN is false: such a token would never expire.
-    if isinstance(moment, bool) or not isinstance(moment, (int, float)) or math.isnan(moment):
-        raise TokenRefused("Invalid token claims")
+    try:
+        if isinstance(moment, bool) or not isinstance(moment, (int, float)) or math.isnan(moment):
+            raise TokenRefused("Invalid token claims")
+    except OverflowError:  # an integer beyond all floats
+        raise TokenRefused("Invalid token claims") from None
     return moment

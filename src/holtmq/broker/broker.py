@@ -55,6 +55,11 @@ from holtmq.journal.interface import Journal
 from holtmq.wire.tables import FieldTable
 
 
+def new_server_name() -> str:
+    """A name for a queue that its client does not name."""
+    return "amq.gen-" + secrets.token_urlsafe(16)
+
+
 class Broker:
     """All state of a node, and all rules that change it."""
 
@@ -194,10 +199,12 @@ class Broker:
         arguments: Mapping[str, object] | None = None,
         owner: object | None = None,
         any_name: bool = False,
+        server_name: str = "",
     ) -> tuple[Queue, bool]:
         """Return the queue of this name, created if needed, and whether something was journalled.
 
-        ``any_name``: also accept a server-generated name, which begins with ``amq.``.
+        ``any_name``: also accept a server-generated name, which begins with ``amq.``. ``server_name``: the
+        name of a queue that is declared without one.
         """
         arguments = dict(arguments or {})
         named = self.users.vhost(vhost.name)
@@ -209,7 +216,7 @@ class Broker:
             kind = arguments.get("x-queue-type", QueueType.CLASSIC.value)
             if self.dialect.refuse_server_names and kind != QueueType.CLASSIC.value:
                 raise Conflict(f"Cannot declare a server-named queue for type {kind}")
-            name = "amq.gen-" + secrets.token_urlsafe(16)
+            name = server_name or new_server_name()
         else:
             received = QueueDeclaration(durable, exclusive, auto_delete, arguments)
             orphan = vhost.queues.get(name)

@@ -181,7 +181,7 @@ def test_bodies_of_strangers_are_not_kept(broker: TestBroker) -> None:
 def kept_bytes(node: FaultyNode) -> int:
     """Of bodies, over all connections."""
     exchanges = [
-        one for c in node.http.engine.connections for one in (c._reading, c._active) if one is not None
+        one for c in node.http.engine.connections for one in (c._intake.reading, c._active) if one is not None
     ]
     return sum(len(chunk) for exchange in {id(e): e for e in exchanges}.values() for chunk in exchange.chunks)
 

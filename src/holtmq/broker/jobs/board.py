@@ -4,6 +4,7 @@ Owns: the jobs, the order of steps, and the records of their progress. Must not 
 flow's timers call the next step, so that other work runs in between.
 """
 
+import re
 from collections.abc import Callable
 from copy import copy
 from typing import TYPE_CHECKING, Final
@@ -29,6 +30,7 @@ from holtmq.journal.interface import JournalError
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
 
+_NUMBER: Final = re.compile("[0-9]{1,18}").fullmatch  # Python refuses to convert more than 4,300 digits
 _STEP: Final = 200  # messages of one step: about 3 ms
 _STEP_BYTES: Final = 1 << 20
 _BURST_SECONDS: Final = 0.1  # with a rate: a step takes at most what the rate allows in this time
@@ -85,7 +87,7 @@ class JobBoard:
 
     def find(self, number: str) -> Job:
         """The job with this number. Raises NotFound."""
-        job = self.jobs.get(int(number)) if number.isascii() and number.isdigit() else None
+        job = self.jobs.get(int(number)) if _NUMBER(number) else None
         if job is None:
             raise NotFound(f"no job {number}")
         return job

@@ -24,7 +24,7 @@ _EXPRESSION: Final = re.compile(
     rf"(?P<field>{'|'.join(_PLAIN)}|(?:property|header|json)\.[^=!~<>]+)(?P<operator>!=|=|~|<|>)(?P<value>.*)",
     re.DOTALL,
 )
-_STEPS: Final = re.compile(r"[^.\[\]]+|\[\d+\]")
+_STEPS: Final = re.compile(r"[^.\[\]]+|\[[0-9]{1,18}\]")
 _MISSING: Final = object()
 _JSON_MOST: Final = 4 << 20  # bytes of a body that is decoded: more would hold the event loop for too long
 

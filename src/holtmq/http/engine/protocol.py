@@ -22,6 +22,7 @@ from holtmq.auth.roles import TokenRefused
 from holtmq.http.engine.authentication import Peer, peer_of
 from holtmq.http.engine.engine import Engine
 from holtmq.http.engine.errors import Refusal, error_body
+from holtmq.http.engine.intake import Intake
 from holtmq.http.engine.known_heads import KnownHead, KnownHeads
 from holtmq.http.engine.pieces import Pieces
 from holtmq.http.engine.request import JSON, HttpRequest, json_head
@@ -42,6 +43,7 @@ class HttpConnection(asyncio.Protocol):
 
     transport: asyncio.Transport
     peer: Peer
+    _intake: Intake
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -49,18 +51,15 @@ class HttpConnection(asyncio.Protocol):
         self._parser = RequestParser(self._begin, self._take_piece, self._complete)
         self._known_heads = KnownHeads()
         self._sender = Sender(engine)
-        self._reading: HttpRequest | None = None  # its body is arriving
         self._active: HttpRequest | None = None  # is admitted, run or answered now
         self._queue: deque[HttpRequest] = deque()  # pipelined behind the active one
         self._is_taking = False  # _take_next is running: it loops, as recursion over thousands would overflow
-        self._is_paused = False
         self._is_discarding = False  # the last answer is written: ignore all input
         self._is_stopping = False
         self._writable: asyncio.Event | None = None
         self._is_unread = False  # the client does not read its answers: take no more requests until it does
         self._mark_at, self._mark_size = 0.0, 0  # at this time the body had this many bytes
         self._waits_since = 0.0  # since when it waits for memory for a body; 0: it does not wait
-        self._moved_at = self._loop.time()  # when the client last sent data, or reading was resumed
         self._held: Pieces | None = None  # the answer that is being sent in portions
         self.is_tls = False
         self.write_paused = False
@@ -68,6 +67,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
+        self._intake = Intake(self.transport, self._parser, self._refuse_bytes)
         address = transport.get_extra_info("peername")
         self.peer = peer_of(str(address[0]) if isinstance(address, tuple) else "")
         self.is_tls = transport.get_extra_info("sslcontext") is not None
@@ -79,19 +79,20 @@ class HttpConnection(asyncio.Protocol):
         """Feed bytes from the client to the parser."""
         if self._is_discarding:
             return
-        self._moved_at = now = self._loop.time()
+        self._intake.moved_at = self._loop.time()
         parser = self._parser
         requests = parser.requests
-        is_idle = not parser.head_began and self._active is None and self._reading is None
+        is_idle = not parser.head_began and self._active is None and self._intake.reading is None
         if is_idle and (again := self._known_heads.find(data)) is not None:
             self._take_again(data, *again)
             return
-        try:
-            parser.feed(data, now)
-        except Refusal as error:
-            self._end(error.status, str(error), error.code)
-            return
-        if is_idle and parser.requests == requests + 1 and self._reading is None and not parser.is_unusual:
+        self._intake.take(data)
+        if (
+            is_idle
+            and parser.requests == requests + 1
+            and self._intake.reading is None
+            and not parser.is_unusual
+        ):
             self._known_heads.learn(data, *parser.target(), parser.headers)
 
     def _take_again(self, data: bytes, head: KnownHead, length: bytes, body_at: int) -> None:
@@ -136,8 +137,9 @@ class HttpConnection(asyncio.Protocol):
         engine.note_fast(self)
         engine.room.withdraw(self)
         self._is_discarding = True
+        self._intake.end()
         self._queue.clear()
-        self._reading = None
+        self._intake.reading = None
         active, self._active = self._active, None
         if active is not None:
             self._free_body(active)
@@ -162,38 +164,29 @@ class HttpConnection(asyncio.Protocol):
             self._is_unread = False
             self._take_next()
 
-    def _pause(self) -> None:
-        if not self._is_paused and not self.transport.is_closing():
-            self._is_paused = True
-            self.transport.pause_reading()
-
-    def _resume(self) -> None:
-        if self._is_paused and not self.transport.is_closing():
-            self._is_paused = False
-            self._moved_at = self._loop.time()
-            self.transport.resume_reading()
-
     def _begin(
         self, method: bytes, path: bytes, query: bytes, headers: dict[bytes, bytes], keep_alive: bool
     ) -> None:
         """The head of a request is complete."""
+        if self._is_discarding:  # the connection ends with an earlier request of the same read
+            return
         request = HttpRequest(self, self.engine.find_route(method, path), path, query, headers)
         request.keep_alive = keep_alive
         request.is_unusual = self._parser.is_unusual
         if method == b"HEAD":
             request.is_head = True
-        self._reading = request
-        self._mark_at, self._mark_size = self._moved_at, 0
+        self._intake.reading = request
+        self._mark_at, self._mark_size = self._intake.moved_at, 0
         if self._active is None:
             self._active = request
             self._admit(request)
         else:
             self._queue.append(request)
-            self._pause()
+            self._intake.pause()
 
     def _take_piece(self, body: bytes) -> None:
         """A piece of the body."""
-        request = self._reading
+        request = self._intake.reading
         if request is None:
             return
         request.size += len(body)
@@ -205,7 +198,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _complete(self) -> None:
         """The request is complete."""
-        request, self._reading = self._reading, None
+        request, self._intake.reading = self._intake.reading, None
         if request is not None:
             request.complete = True
             if request.is_admitted and not request.is_running and not request.response_complete:
@@ -219,7 +212,7 @@ class HttpConnection(asyncio.Protocol):
             if not request.route.right.is_public:
                 identity = self._sender.at_once(request, self.peer)
                 if identity is None:
-                    self._pause()
+                    self._intake.pause()
                     self.engine.run(self._identify(request), "http-login")
                     return
                 self._sender.let_in(request, identity)
@@ -263,8 +256,8 @@ class HttpConnection(asyncio.Protocol):
                 return
             if size > _SMALL and not request.complete:
                 if not self.engine.room.take(self, size, lambda: self._start(request, size)):
-                    self._waits_since = self._moved_at
-                    self._pause()
+                    self._waits_since = self._intake.moved_at
+                    self._intake.pause()
                     return
                 request.reserved = size
         elif request.size > limit:
@@ -277,8 +270,8 @@ class HttpConnection(asyncio.Protocol):
         request.is_admitted = True
         self._waits_since = 0.0
         if not self._queue:
-            self._resume()
-        self._mark_at = self._moved_at
+            self._intake.resume()
+        self._mark_at = self._intake.moved_at
         if request.complete or request.route.max_body == 0:
             self._run(request)
             return
@@ -393,8 +386,8 @@ class HttpConnection(asyncio.Protocol):
             self._part(request)
         elif self.write_paused:
             self._is_unread = True
-            self._pause()
-        elif self._queue or self._is_taking or self._is_paused:
+            self._intake.pause()
+        elif self._queue or self._is_taking or self._intake.is_paused:
             self._take_next()
         else:
             self._active = None
@@ -409,24 +402,29 @@ class HttpConnection(asyncio.Protocol):
             self._admit(self._active)
         self._is_taking = False
         if self._active is None:
-            self._resume()
+            self._intake.resume()
 
     def _part(self, request: HttpRequest) -> None:
         """Close after the last answer."""
         self._active = None
+        self._intake.end()
         self._queue.clear()
         if request.complete:
             self._is_discarding = True
             self.transport.close()
             return
         # Closing a socket with unread input sends a reset, which can overtake the answer.
-        self._resume()
+        self._intake.resume()
         self._is_discarding = True
         self._loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def _refuse_bytes(self, error: Refusal) -> None:
+        self._end(error.status, str(error), error.code)
 
     def _end(self, status: int, text: str, code: str) -> None:
         """Write an error and close, when there is no request to answer."""
         self._is_discarding = True
+        self._intake.end()
         if not self.transport.is_closing():
             body = error_body(text, code)
             self.transport.write(json_head(status) + b"%d\r\nconnection: close\r\n\r\n" % len(body) + body)
@@ -462,20 +460,20 @@ class HttpConnection(asyncio.Protocol):
     def check_time(self, now: float) -> None:
         """Close if the client sends its request too slowly: it costs a socket, and perhaps memory."""
         patience = self.engine.patience
-        reading = self._reading
+        reading = self._intake.reading
         if self._parser.head_began:
-            if now - self._parser.head_began > patience.head:
+            if now - self._parser.head_began > patience.head and not self._intake.is_paused:
                 self.transport.abort()
         elif reading is not None:
             self._check_body(reading, now)
-        elif self._active is None and not self._is_paused:
+        elif self._active is None and not self._intake.is_paused:
             most = patience.idle if self._parser.requests else patience.head
-            if now - self._moved_at > most:
+            if now - self._intake.moved_at > most:
                 self.transport.close()
 
     def _check_body(self, request: HttpRequest, now: float) -> None:
         patience = self.engine.patience
-        if self._is_paused:
+        if self._intake.is_paused:
             if self._waits_since and now - self._waits_since > patience.room:
                 self._waits_since = 0.0
                 self.engine.room.withdraw(self)

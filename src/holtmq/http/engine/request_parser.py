@@ -14,9 +14,11 @@ from holtmq.http.engine.authentication import TELLING
 from holtmq.http.engine.cross_site import MARKS
 from holtmq.http.engine.errors import Refusal
 
-# Bound on request line and headers, to within one read. The parser joins them piece by piece: without a bound
-# one unauthenticated client could keep the loop busy for minutes.
-_HEAD_MAX: Final = 65536
+# Bounds on request line and headers, to within one part of a read. The parser joins them piece by piece, as
+# does ``on_header`` with the values of one name: without bounds one client without a login could keep the
+# loop busy for minutes.
+HEAD_MAX: Final = 65536
+_HEADERS_MAX: Final = 1_000  # in one head
 _UNUSUAL: Final = MARKS | TELLING | {b"expect", b"upgrade"}
 TWICE: Final = b"\0twice"  # key for the _SINGLE header that came twice; cannot be a header's name
 _SINGLE: Final = frozenset({b"host", b"authorization", b"content-length", b"origin", b"sec-fetch-site"})
@@ -31,6 +33,7 @@ class RequestParser:
 
     __slots__ = (
         "_head_size",
+        "_headers_left",
         "_now",
         "_on_head",
         "_parser",
@@ -58,12 +61,13 @@ class RequestParser:
         self.requests = 0  # how many have begun
         self.head_began = 0.0  # when; 0: no head is being read
         self._head_size = 0
+        self._headers_left = 0  # so many more are too many; 0: the head is complete, what comes are trailers
         self._now = 0.0
         self._parser: Any = httptools.HttpRequestParser(self)
         # A client may send more data after a request with "connection: close".
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
-    def feed(self, data: bytes, now: float) -> None:
+    def feed(self, data: bytes | memoryview, now: float) -> None:
         """Parse bytes from the client; raises Refusal for what is not HTTP, or too long a head."""
         began, self._now = self.head_began, now
         try:
@@ -71,11 +75,18 @@ class RequestParser:
         except httptools.HttpParserUpgrade:
             pass  # the client asked for another protocol: answer this request in HTTP/1.1, then close
         except httptools.HttpParserError as error:
+            if self.head_began and not self._headers_left:
+                raise _too_large() from None
             raise Refusal(400, f"Invalid HTTP request received: {error}") from None
         if began and began == self.head_began:  # all of the data belongs to the same, still incomplete head
             self._head_size += len(data)
-            if self._head_size > _HEAD_MAX:
-                raise Refusal(431, "The request line and headers are too long", "head_too_large")
+            if self._head_size > HEAD_MAX:
+                raise _too_large()
+
+    def forgive(self, now: float) -> None:
+        """The head that is being read has waited for us, not for its client."""
+        if self.head_began:
+            self.head_began = now
 
     def target(self) -> tuple[bytes, bytes]:
         """Path and query of the last head."""
@@ -86,6 +97,7 @@ class RequestParser:
         """A request starts."""
         self.requests += 1
         self.head_began, self._head_size = self._now, 0
+        self._headers_left = _HEADERS_MAX + 1
         self._url = b""
         self.headers = {}
         self.is_unusual = False
@@ -95,7 +107,12 @@ class RequestParser:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
+        """A header, or a trailer behind a chunked body; these are not used."""
+        if not self._headers_left:
+            return
+        self._headers_left -= 1
+        if not self._headers_left:
+            raise _too_large()  # httptools makes an error of its own of it
         name = name.lower()
         if name in _UNUSUAL:
             self.is_unusual = True
@@ -110,10 +127,15 @@ class RequestParser:
     def on_headers_complete(self) -> None:
         """The head is complete."""
         self.head_began = 0.0
+        self._headers_left = 0
         parser = self._parser
         path, query = self.target()
         keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
         self._on_head(parser.get_method(), path, query, self.headers, keep_alive)
+
+
+def _too_large() -> Refusal:
+    return Refusal(431, "The request line and headers are too long", "head_too_large")
 
 
 def _absolute(url: bytes) -> tuple[bytes, bytes]:

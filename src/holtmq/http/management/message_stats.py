@@ -4,6 +4,7 @@ Owns: field names, and the parameters ``msg_rates_age`` and ``lengths_age`` with
 touch: counting; the rings of ``broker/figures`` have the figures.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -14,6 +15,7 @@ from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import Query
 
+_NUMBER: Final = re.compile("[0-9]{1,18}").fullmatch  # Python refuses to convert more than 4,300 digits
 _MOST_AGE: Final = 10_800  # three hours: what the rings cover
 _SERIES: Final = ("publish", "deliver_get", "ack")  # in the order of ``Totals``
 _KINDS: Final = ("deliver_no_ack", "get", "get_no_ack", "redeliver", "get_empty")  # in the order of ``Kinds``
@@ -47,7 +49,7 @@ def _span(query: Query, prefix: str) -> Span:
     texts = query.text(f"{prefix}_age"), query.text(f"{prefix}_incr")
     if not any(texts):
         return Span()
-    if not all(text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST_AGE for text in texts):
+    if not all(_NUMBER(text) and 1 <= int(text) <= _MOST_AGE for text in texts):
         names = f"{prefix}_age and {prefix}_incr"
         raise Refusal(400, f"{names} are both needed, in seconds from 1 to {_MOST_AGE}")
     return Span(int(texts[0]), int(texts[1]))

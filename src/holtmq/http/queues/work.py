@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holtmq.http.queues.pop import Parameters
 
 _PREFIX: Final = "w"
+_DIGITS_MAX: Final = 18  # of a queue's number: Python converts 4,300 at most, and slowly
 _LEASE_SECONDS: Final = 300.0
 _FULL: Final = "the queue is full and refuses publishers"
 
@@ -156,7 +157,8 @@ class WorkApi:
     def queue_of(self, partition_id: str) -> WorkQueue | None:
         """The work queue of a partition id that we own; None when there is none."""
         number = partition_id[len(_PREFIX) :]
-        return self._leases.by_id(int(number)) if number.isascii() and number.isdigit() else None
+        is_number = number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX
+        return self._leases.by_id(int(number)) if is_number else None
 
     def queue_name(self, partition_id: str) -> str | None:
         """The name of the queue, of either kind, that a partition id belongs to; None when there is none."""
