@@ -103,6 +103,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "publish to a headers exchange, all match": (100_000, many_matches.headers("all")),
     "publish to a headers exchange, one matches": (100_000, many_matches.headers("one")),
     "publish to a topic exchange with #": (100_000, many_matches.topic),
+    "publish to a topic exchange with a word for each binding": (100_000, many_matches.topic_of_users),
     "publish to a fanout of queues": (20_000, many_matches.fanout()),
     "publish to a fanout of queues again": (20_000, many_matches.fanout(again=True)),
     "publish to a fanout with bindings to 100 queues": (100_000, many_matches.fanout(100)),
