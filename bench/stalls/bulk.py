@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pika
+from bench.stalls.messages import LETTERS
 from bench.stalls.site import Prepare, Site
 
 from holtmq.node import Node
@@ -33,9 +34,6 @@ def take(site: Site, count: int) -> str:
     while got < count:
         site.channel.connection.process_data_events(1)
     return tag
-
-
-LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 
 
 def unacked(end: Callable[[Site, str], object], arguments: dict[str, Any], *, then: str = "") -> Prepare:
@@ -81,6 +79,13 @@ def nack(requeue: bool) -> Callable[[Site, str], object]:
         site.channel.queue_declare("q", passive=True)
 
     return end
+
+
+def ack_late(site: Site, tag: str) -> None:
+    """The messages are in the queue again, since their consumer was cancelled."""
+    site.channel.basic_cancel(tag)
+    site.channel.basic_ack(0, multiple=True)
+    site.channel.queue_declare("q", passive=True)
 
 
 def purge(site: Site, count: int) -> Callable[[], object]:

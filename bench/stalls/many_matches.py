@@ -56,6 +56,19 @@ def topic(site: Site, count: int) -> Callable[[], object]:
     return _publish(site)
 
 
+def topic_of_users(site: Site, count: int) -> Callable[[], object]:
+    """Each binding has a word of its own; a message for each of them."""
+    _bound(site, "topic", count, 100, lambda number: (f"user.{number}.#", {}))
+    site.channel.queue_declare("end")
+
+    def publish() -> None:
+        for number in range(count):
+            site.channel.basic_publish("source", f"user.{number * 7_919 % count}.created", b"x")
+        site.channel.queue_declare("end", passive=True)
+
+    return publish
+
+
 def fanout(queues: int | None = None, *, again: bool = False) -> Prepare:
     def prepare(site: Site, count: int) -> Callable[[], object]:
         _bound(site, "fanout", count, queues or count, lambda number: (str(number), {}))

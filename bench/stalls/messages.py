@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pika
 from bench.stalls.site import Prepare, Site
 
 from holtmq.node import Node
 from holtmq.wire.tables import FieldTable
+
+LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 
 
 def _filled(site: Site, queue: str, count: int, arguments: dict[str, object] | None = None) -> None:
@@ -44,6 +47,8 @@ def commit_special(kind: str) -> Prepare:
             channel.exchange_declare("special", "fanout", durable=True)
         options: dict[str, dict[str, object]] = {
             "reject-publish": {"x-overflow": "reject-publish", "x-max-length": 2 * count},
+            "full": {"x-overflow": "reject-publish", "x-max-length": 1_000},
+            "full-dlx": {"x-overflow": "reject-publish-dlx", "x-max-length": 1_000, **LETTERS},
             "stream": {"x-queue-type": "stream"},
             "partitions": {"x-queue-type": "stream"},
         }
@@ -64,7 +69,14 @@ def commit_special(kind: str) -> Prepare:
             exchange, key = ("", f"s{number % 20}") if kind == "streams" else ("special", "")
             channel.basic_publish(exchange, key, b"x" * 16, properties)
         channel.queue_declare("q", passive=True)
-        return lambda: channel.tx_commit()
+        if not kind.startswith("full"):
+            return lambda: channel.tx_commit()
+
+        def refused() -> None:
+            with suppress(pika.exceptions.ChannelClosedByBroker):
+                channel.tx_commit()
+
+        return refused
 
     return prepare
 

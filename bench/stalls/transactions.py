@@ -6,22 +6,31 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pika
-from bench.stalls import bulk
+from bench.stalls import bulk, messages
 from bench.stalls.site import Prepare, Site
 
-LETTERS: Final = bulk.LETTERS
+LETTERS: Final = messages.LETTERS
 _BODY: Final = b"x" * 16
 
 Settle = Callable[[Site, int], object]
 
 
 def settled(
-    settle: Settle, arguments: dict[str, Any] | None = None, dead: dict[str, Any] | None = None
+    settle: Settle,
+    arguments: dict[str, Any] | None = None,
+    dead: dict[str, Any] | None = None,
+    *,
+    late: bool = False,
 ) -> Prepare:
-    """Commit the settlements of all messages of a queue; ``dead``: arguments of the dead-letter queue."""
+    """Commit the settlements of all messages of a queue; ``dead``: arguments of the dead-letter queue.
+
+    ``late``: their consumer was cancelled, so they are in the queue again.
+    """
 
     def prepare(site: Site, count: int) -> Callable[[], object]:
-        _deliver(site, count, arguments or {}, dead or {})
+        tag = _deliver(site, count, arguments or {}, dead or {})
+        if late:
+            site.channel.basic_cancel(tag)
         settle(site, count)
         site.channel.queue_declare("q", passive=True)
         return lambda: site.channel.tx_commit()
@@ -44,7 +53,7 @@ def added(settle: Settle, arguments: dict[str, Any] | None = None) -> Prepare:
     return prepare
 
 
-def _deliver(site: Site, count: int, arguments: dict[str, Any], dead: dict[str, Any]) -> None:
+def _deliver(site: Site, count: int, arguments: dict[str, Any], dead: dict[str, Any]) -> str:
     site.channel.queue_declare("dead", durable=True, arguments=dead)
     site.channel.exchange_declare("letters", "fanout", durable=True)
     for name in ("dead-1", "dead-2"):
@@ -55,9 +64,10 @@ def _deliver(site: Site, count: int, arguments: dict[str, Any], dead: dict[str, 
         lasting = pika.BasicProperties(delivery_mode=2, priority=number % 10)
         site.channel.basic_publish("", "q", _BODY, lasting)
     site.channel.queue_declare("q", passive=True)
-    bulk.take(site, count)
+    tag = bulk.take(site, count)
     site.topology(lambda node: node.broker.pauses.pause(node.broker.vhost("/").queue("q"), "bench"))
     site.channel.tx_select()
+    return tag
 
 
 def ack(site: Site, count: int) -> None:
@@ -100,6 +110,12 @@ COMMITS: Final[dict[str, tuple[int, Prepare]]] = {
         100_000,
         settled(reject, LETTERS, {"x-max-length": 1_000}),
     ),
+    "tx.commit of rejections, dead letters refused": (
+        100_000,
+        settled(reject, LETTERS, {"x-max-length": 1_000, "x-overflow": "reject-publish"}),
+    ),
+    "tx.commit of late acks": (100_000, settled(ack, late=True)),
+    "tx.commit of late rejections, with dead letters": (100_000, settled(reject, LETTERS, late=True)),
     "tx.commit of returns": (100_000, settled(requeue)),
     "tx.commit of returns, priorities": (100_000, settled(requeue, {"x-max-priority": 9})),
     "tx.commit of returns, quorum": (100_000, settled(requeue, {"x-queue-type": "quorum"})),

@@ -232,7 +232,7 @@ def shrink(arguments: dict[str, Any]) -> Prepare:
 
 def delete_with_outcasts(site: Site, count: int) -> Callable[[], object]:
     """A queue is deleted while its messages are being dead-lettered."""
-    bulk._fill(site, count, bulk.LETTERS)
+    bulk._fill(site, count, messages.LETTERS)
     bulk.take(site, count)
 
     def end() -> None:

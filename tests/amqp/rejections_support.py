@@ -30,6 +30,8 @@ SOURCES: dict[str, FieldTable] = {
     "levels": {"x-max-priority": 4, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "levels-2"},
     "lost": {"x-dead-letter-exchange": "nowhere"},
     "to-quorum": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "quorum-2"},
+    "to-tight": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "tight"},
+    "to-passing-on": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "passing-on"},
     "turning": {
         "x-queue-type": "quorum",
         "x-delivery-limit": 1,
@@ -44,7 +46,18 @@ OWN: FieldTable = {
     "x-dead-letter-exchange": "",
     "x-dead-letter-routing-key": "own",
 }
+# Full queues refuse publishers: partial completion. Some dead-letter what they refuse, one into the other.
+TIGHT: FieldTable = {"x-max-length": 3, "x-overflow": "reject-publish"}
+PASSING_ON: FieldTable = {
+    "x-max-length-bytes": 9,
+    "x-overflow": "reject-publish-dlx",
+    "x-dead-letter-exchange": "",
+    "x-dead-letter-routing-key": "passing-too",
+}
 TARGETS: dict[str, FieldTable] = {
+    "tight": TIGHT,
+    "passing-on": PASSING_ON,
+    "passing-too": {**PASSING_ON, **LETTERS},
     "dead": {},
     "dead-2": {},
     "narrow": {"x-max-length": 3, **LETTERS},

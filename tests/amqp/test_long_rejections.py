@@ -25,6 +25,7 @@ from holtmq.broker.dialect import Dialect
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.prepared_letters import PreparedLetters
+from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import recover
 from holtmq.broker.work.dead_letter import last_death
 from holtmq.broker.work.work_queue import WorkQueue
@@ -382,15 +383,74 @@ def test_acks_of_revoked_leases_count_if_the_messages_are_still_there(
         assert found.bodies("dead") == numbers(10) + numbers(5)
 
 
-def test_rejections_of_revoked_leases_are_committed_in_one_go(client: Client) -> None:
-    Client(client.broker).feed(b"".join(publish(body, "both", LASTING) for body in numbers(5)))
-    client.call(BasicConsume("both", consumer_tag="c"))
+def taken_back(client: Client, queue: str, count: int = 10) -> None:
+    """Messages of a queue are delivered to a consumer, and return when it is cancelled."""
+    Client(client.broker).feed(b"".join(publish(body, queue, LASTING) for body in numbers(count)))
+    client.call(BasicConsume(queue, consumer_tag="c"))
     client.call(BasicCancel("c"))
-    begin(client)
+    assert unsettled(client, queue) == (numbers(count), 0)
+
+
+@pytest.fixture
+def only_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise AssertionError("this transaction can be committed in steps")
+
+    monkeypatch.setattr(transaction.Transaction, "commit", refuse)
+
+
+@pytest.mark.usefixtures("only_in_steps")
+def test_rejections_of_revoked_leases_are_committed_in_steps(journal: MemoryJournal) -> None:
+    client = set_up(journal)
+    taken_back(client, "both")
+    begin(client, BasicNack(0, multiple=True, requeue=False))
+    seen: set[tuple[int, int]] = set()
+    answers: list[Method] = []
+    while not answers:
+        ready, unacked = unsettled(client, "both")
+        seen.add((len(ready) + unacked, len(client.queue("dead-2"))))
+        answers = step(client)
+    finished(client)
+
+    assert (answers, seen) == ([TxCommitOk()], {(10, 0)})
+    for found in (client, restarted(journal)):
+        assert found.bodies("dead-2") == numbers(10)
+        assert unsettled(found, "both") == ([], 0)
+
+
+@pytest.mark.usefixtures("only_in_steps")
+@pytest.mark.parametrize("requeue", [False, True])
+def test_a_client_that_leaves_while_it_settles_late_has_done_nothing(requeue: bool) -> None:
+    client = set_up(journal := MemoryJournal())
+    taken_back(client, "quorum")
+    counts = dict(client.queue("quorum").returned)
+    begin(client, BasicNack(5, multiple=True, requeue=requeue), BasicAck(0, multiple=True))
+    while not client.queue("quorum").unacked:
+        step(client)
+    assert journal.checkpoint(*snapshot(client.broker))  # it keeps those that are taken out again
+    journal.flush()
+    again = restarted(journal)
+    client.connection.end("gone")
+    finished(client)
+
+    assert unsettled(client, "quorum") == (numbers(10), 0)
+    assert client.queue("quorum").returned == counts  # they were delivered once
+    assert again.bodies("quorum") == numbers(10)
+
+
+@pytest.mark.usefixtures("only_in_steps")
+def test_a_message_that_somebody_else_has_cannot_be_settled_late(client: Client) -> None:
+    taken_back(client, "plain")
+    other = Client(client.broker)
+    for _ in range(4):
+        other.call(BasicGet("plain"))
+    begin(client, BasicAck(17, multiple=True), BasicNack(0, multiple=True, requeue=True))
+    while client.queue("plain").unacked < 7:  # four of these are the other client's
+        step(client)
+    other.call(BasicGet("plain"))
 
     assert finished(client) == [TxCommitOk()]
-    assert client.bodies("dead-2") == numbers(5)
-    assert unsettled(client, "both") == ([], 0)
+    assert unsettled(client, "plain") == ([b"008", b"009"], 5)
 
 
 def test_messages_that_return_beyond_a_limit_are_dead_lettered(journal: MemoryJournal) -> None:

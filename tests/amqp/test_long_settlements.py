@@ -110,6 +110,24 @@ def test_as_many_as_a_step_may_return_go_at_once(at_once: int, is_long: bool) ->
     assert bool(told) != is_long
 
 
+def test_late_acks_take_the_messages_out_of_their_queue_in_steps() -> None:
+    client = holding()
+    client.call(BasicCancel("me"))
+    finish(client)
+    waiting = []
+
+    client.call(BasicAck(COUNT - 1, multiple=True))
+    while client.broker.long_changes:
+        waiting.append(len(client.queue()))
+        step(client)
+
+    assert waiting == [7, 3, 1]
+    assert client.bodies() == BODIES[-1:]
+    assert client.connection.channels[1].messages.acked == COUNT - 1
+    (closed,) = client.call(BasicAck(COUNT - 1, multiple=True))
+    assert isinstance(closed, ChannelClose)
+
+
 def test_a_lost_connection_returns_its_messages_in_steps() -> None:
     client = holding()
     watcher = Client(client.broker)

@@ -20,6 +20,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.records.recovery import recover
 from holtmq.journal import MemoryJournal
 from holtmq.wire.properties import Properties
+from holtmq.wire.tables import FieldTable
 
 LASTING = Properties(delivery_mode=2)
 
@@ -274,6 +275,32 @@ def test_a_queue_that_refuses_is_asked_at_the_end_for_room_for_all(client: Clien
 
     assert client.bodies("narrow") == [b"first", b"second", *numbers(room)]
     assert (answer == TxCommitOk()) == (room == 10)
+
+
+def test_a_queue_that_is_full_refuses_the_rest_in_steps_and_keeps_the_room_of_the_others(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(transaction.Transaction, "commit")
+    vhost = client.broker.vhost("/")
+    letters: FieldTable = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+    limit: FieldTable = {"x-max-length": 6, "x-overflow": "reject-publish-dlx", **letters}
+    client.broker.declare_queue(vhost, "narrow", durable=True, arguments=limit)
+    other = another(client)
+    client.feed(b"".join(publish(body, "narrow", LASTING) for body in numbers(10)))
+    client.call(TxCommit())
+    while client.broker.flow.on_the_way(client.queue("narrow"))[0] < 6:
+        step(client)
+    other.feed(b"".join(publish(body, "narrow") for body in numbers(6, first=100)))
+    before = client.bodies("narrow")
+
+    (closed,) = finish(client)
+    client.broker.flow.complete()
+
+    assert isinstance(closed, ChannelClose)
+    assert (closed.reply_code, closed.failing_class_id) == (406, TxCommit.class_id)
+    assert (before, client.bodies("narrow")) == ([], numbers(6))
+    assert sorted(client.bodies()) == sorted(numbers(4, first=6) + numbers(6, first=100))
+    assert client.broker.flow.on_the_way(client.queue("narrow")) == (0, 0)
 
 
 def test_messages_of_a_large_transaction_are_counted(client: Client) -> None:

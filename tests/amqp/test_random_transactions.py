@@ -9,7 +9,7 @@ from amqp_support import NOW_MS, Client, finish, publish
 from rejections_support import SOURCES, TARGETS, hold, restarted, set_up, waiting
 
 from holtmq.amqp import channel, transaction
-from holtmq.amqp.methods import BasicAck, BasicGet, BasicNack, TxCommit, TxRollback
+from holtmq.amqp.methods import BasicAck, BasicGet, BasicNack, TxCommit, TxRollback, TxSelect
 from holtmq.broker.broker import Broker
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import recover
@@ -77,6 +77,7 @@ class History:
         self.number = 0
         self.tags: list[int] = []
         self.last_tag = 0
+        self.partial = 0  # commits that a full queue has refused in part
 
     def _message(self, *more_keys: str) -> bytes:
         rng = self.rng
@@ -105,7 +106,8 @@ class History:
                 self.tags.append(self.last_tag)
         while self.tags and rng.random() < 0.9:
             self._settle()
-        client.feed(b"".join(self._message() for _ in range(rng.randrange(6))))
+        keys = [] if rng.random() < 0.7 else ["tight", "passing-on", "own"] * 5
+        client.feed(b"".join(self._message(*keys) for _ in range(rng.randrange(12))))
         checkpoint("before")
         if rng.random() < 0.1:
             client.call(TxRollback())
@@ -118,6 +120,12 @@ class History:
         checkpoint("after")
         client.broker.flow.complete()
         self.journal.flush()
+        if client.failure is not None:  # partial completion closes the channel
+            self.partial += 1
+            finish(client)
+            self.client = Client(client.broker)
+            self.client.call(TxSelect())
+            self.tags, self.last_tag = [], 0
 
     def _settle(self) -> None:
         rng = self.rng
@@ -154,7 +162,9 @@ def test_a_commit_in_steps_does_what_one_in_one_go_does(seed: int, monkeypatch: 
                     history.transaction(checkpoint)
             else:
                 history.transaction(checkpoint)
+            broker.flow.complete()
             seen += [
+                history.partial,
                 contents(broker),
                 figures(broker),
                 contents(restarted(journal).broker, after_restart=True),
@@ -167,8 +177,9 @@ def test_a_commit_in_steps_does_what_one_in_one_go_does(seed: int, monkeypatch: 
 
 @pytest.mark.parametrize("operations", [0, 1, 2, 9])
 @pytest.mark.parametrize("with_checkpoint", [False, True])
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
 def test_a_power_cut_leaves_all_of_a_transaction_or_nothing(
-    monkeypatch: pytest.MonkeyPatch, operations: int, with_checkpoint: bool
+    monkeypatch: pytest.MonkeyPatch, operations: int, with_checkpoint: bool, late: bool
 ) -> None:
     monkeypatch.setattr(transaction, "STEP", 3)
     monkeypatch.setattr(channel, "STEP", 3)
@@ -180,10 +191,20 @@ def test_a_power_cut_leaves_all_of_a_transaction_or_nothing(
         client = set_up(journal)
         for queue in ("a", "both", "plain"):
             hold(client, queue)
+        if late:  # deliveries that were taken back
+            ledger = client.connection.channels[1].ledger
+            holders = {lease.holder for lease in ledger.by_number.values()}
+            for holder in filter(None, holders):
+                client.broker.flow.release(ledger.revoke(holder))
         journal.flush()
         client.call(BasicNack(20, multiple=True, requeue=False), BasicAck(25, multiple=True))
         client.feed(publish(b"new", "plain", Properties(delivery_mode=2)))
+        for _ in range(5):
+            client.feed(publish(b"new", "tight", Properties(delivery_mode=2)))  # which refuses two of them
         client.call(TxCommit())
+        while late and not client.queue("both").unacked:
+            client.broker.flow.tick()
+            client.broker.flow.turn()
         if with_checkpoint:
             assert journal.checkpoint(*snapshot(client.broker))
             journal.flush()
@@ -199,8 +220,8 @@ def test_a_power_cut_leaves_all_of_a_transaction_or_nothing(
         broker = Broker(again)
         recover(broker, found)
         broker.flow.turn()
-        names = ("a", "both", "plain", "dead", "dead-2")
+        names = ("a", "both", "plain", "dead", "dead-2", "tight")
         ends.add(tuple(len(Client(broker).queue(name)) for name in names))
 
-    assert ends <= {(10, 10, 10, 0, 0), (0, 0, 6, 20, 10)}
-    assert operations < 9 or ends == {(0, 0, 6, 20, 10)}
+    assert ends <= {(10, 10, 10, 0, 0, 0), (0, 0, 6, 20, 10, 3)}
+    assert operations < 9 or ends == {(0, 0, 6, 20, 10, 3)}

@@ -123,6 +123,13 @@ def reject_in_steps(channel: "Channel", numbers: Iterable[int], end: End, then: 
     _add(channel, iter(sorted(numbers)), lambda some: channel.flow.reject(end(some)), then)
 
 
+def ack_in_steps(
+    channel: "Channel", numbers: Iterable[int], ack: Callable[[list[int]], None], then: Callable[[], None]
+) -> None:
+    """Acknowledge messages; run ``then`` after the last."""
+    _add(channel, iter(sorted(numbers)), ack, then)
+
+
 def _add(
     channel: "Channel", deliveries: Iterator[T], settle: Callable[[list[T]], None], then: Callable[[], None]
 ) -> None:

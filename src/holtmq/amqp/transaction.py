@@ -13,14 +13,16 @@ from typing import Final, NamedTuple
 from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.client_counts import ChannelMessages, ClientCounts
 from holtmq.broker.flow import Flow, PublishOutcome
-from holtmq.broker.prepared_settlements import LETTER, Ending, PreparedSettlements
+from holtmq.broker.prepared_settlements import LATE, LETTER, Ending, PreparedSettlements
 from holtmq.broker.publish.placings import Placing
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Publish, Unpreparable
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import SPECIAL, Route
+from holtmq.broker.publish.taken_room import TakenRoom
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Lease, Ledger
 from holtmq.broker.work.outcasts import Outcasts
+from holtmq.broker.work.retaken import Retaken
 from holtmq.broker.work.work_queue import WorkQueue
 
 Settle = Callable[[list[Lease]], None]
@@ -34,6 +36,7 @@ _RECORD_MAX: Final = 1_000 << 20  # a journal record may be a little larger
 _SETTLED: Final = 0.1  # a settlement takes so much of the time of a publish, without a dead letter
 _FREED: Final = 8  # messages, in the time in which one is encoded
 _queue: Final = attrgetter("queue")
+_holder: Final = attrgetter("holder")
 
 
 class Committed(NamedTuple):
@@ -55,10 +58,12 @@ class Transaction:
         "_counts",
         "_flow",
         "_is_plain",
+        "_late",
         "_ledger",
         "_messages",
         "_publishes",
         "_refused",
+        "_retaken",
         "_rewritten",
         "_settled",
         "_settlements",
@@ -79,6 +84,8 @@ class Transaction:
         self._rewritten = 0  # of messages that may be dead-lettered
         self._acks = 0
         self._refused: Counter[Queue] = Counter()  # settlements other than acks, by queue
+        self._late = 0  # settlements of deliveries that were taken back
+        self._retaken = Retaken(flow)  # these, while a commit is prepared
         self._is_plain = True  # no deliveries of streams
 
     def publish(
@@ -96,6 +103,7 @@ class Transaction:
         self._ledger.set_aside(leases)  # a checkpoint before the commit must still see them
         if any(queue.is_stream for queue in set(map(_queue, leases))):
             self._is_plain = False
+        self._late += list(map(_holder, leases)).count(None)
         if how == self._flow.ack:
             self._acks += len(leases)
         else:  # a message that is not acked may be dead-lettered, which writes it again
@@ -174,9 +182,13 @@ class Transaction:
 
     def _settling_time(self) -> float:
         """How many publishes would take as long as the settlements."""
-        return self._acks * _SETTLED + sum(
-            count * (_SETTLED if queue.options.dead_letter_exchange is None else LETTER)
-            for queue, count in self._refused.items()
+        return (
+            self._acks * _SETTLED
+            + self._late * LATE
+            + sum(
+                count * (_SETTLED if queue.options.dead_letter_exchange is None else LETTER)
+                for queue, count in self._refused.items()
+            )
         )
 
     def commit_in_steps(self, is_over: Callable[[], bool]) -> Generator[None, None, Committed | None]:
@@ -186,15 +198,15 @@ class Transaction:
         None: the channel was closed meanwhile (``is_over``), and nothing has happened.
         """
         flow = self._flow
-        while flow.prepares:
+        while flow.prepares is not None:
             yield
             if is_over():
                 return None
-        flow.prepares = True
         try:
             for _try in range(_TRIES):
                 prepared = PreparedPublishes(flow)
-                settling = PreparedSettlements(flow, prepared)
+                flow.prepares = prepared.room
+                settling = PreparedSettlements(flow, prepared, self._retaken)
                 try:
                     for _ in self._prepare(prepared, settling):
                         yield
@@ -210,15 +222,15 @@ class Transaction:
                 self._counts.dropped += prepared.dropped
                 self._messages.dropped += prepared.dropped
                 flow.begin(prepared)
-                late = settling.late_acks
-                journalled = self._settle_and_write([(flow.ack, late)] if late else [])
-                self._messages.acked += self._acks - len(late)
+                journalled = self._settle_and_write([])
+                self._messages.acked += self._acks
                 self._committed, self._settled = self._publishes, self._settlements
                 self._start_anew()
-                return Committed(journalled, prepared.unrouted, wide=prepared.wide)
+                return Committed(journalled, prepared.unrouted, prepared.is_partial, prepared.wide)
+            flow.prepares = TakenRoom()  # the publishes of this commit look for room themselves
             return self.commit()
         finally:
-            flow.prepares = False
+            flow.prepares = None
 
     def _prepare(self, prepared: PreparedPublishes, settling: PreparedSettlements) -> Iterator[None]:
         yield from prepared.steps(self._publishes)
@@ -277,6 +289,7 @@ class Transaction:
     def rollback(self) -> None:
         """Drop all publishes and settlements: the client holds its leases again."""
         settlements = self._settlements
+        self._retaken.give_back()
         self._start_anew()
         for _, leases in settlements:
             self._ledger.restore(leases)
@@ -285,7 +298,8 @@ class Transaction:
         self._publishes, self._settlements = [], []
         self._bytes = self._rewritten = self._work = 0
         self._refused = Counter()
-        self._acks = 0
+        self._acks = self._late = 0
+        self._retaken.keep()
         self._is_plain = True
 
     def _check(self, published: int) -> None:

@@ -23,6 +23,7 @@ from holtmq.broker.publish.publish_properties import PublishPropertiesCache
 from holtmq.broker.publish.publishing import Publishing, PublishOutcome
 from holtmq.broker.publish.record_batch import Batch, CrossKindJournal
 from holtmq.broker.publish.stream_publishes import PendingPublish, StreamPublishes
+from holtmq.broker.publish.taken_room import TakenRoom
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import encode_mark, encode_returned
 from holtmq.broker.timer_wheel import ActionTimer, TimerWheel
@@ -91,7 +92,8 @@ class Flow:
         self.timers: TimerWheel[Callable[[], object]] = TimerWheel()
         self.now_ms = 0
         self.seq = 0
-        self.prepares = False  # one large transaction at a time has numbers ahead of ``seq``
+        # One large transaction at a time has numbers ahead of ``seq``, and room in queues.
+        self.prepares: TakenRoom | None = None
         self.used: set[Queue] = set()  # queues used since the last sample of the figures
         self.used_exchanges: set[QueueExchange] = set()  # likewise
         self.dirty: list[Queue] = []  # queues with work in this turn
@@ -384,6 +386,14 @@ class Flow:
     def in_batch(self) -> bool:
         """Whether a batch is open, between ``begin`` and ``commit``."""
         return self.batch is not None
+
+    def on_the_way(self, queue: Queue) -> tuple[int, int]:
+        """Messages and bytes for which a queue that refuses when it is full must keep room."""
+        count, size = (0, 0) if self.batch is None else self.batch.on_the_way(queue)
+        if self.prepares is not None:
+            more, more_bytes = self.prepares.of(queue)
+            count, size = count + more, size + more_bytes
+        return count, size
 
     @property
     def batch_bytes(self) -> int:

@@ -11,13 +11,14 @@ Then the few different routes are compared again, rather than all letters made a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.publish.due_message import Origin
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Unpreparable
 from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.topology.queue_options import Overflow, QueueOptions
 from holtmq.broker.topology.routing import RouteResult
 from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.broker.work.dead_letter import DeadLetter, dead_letter
@@ -40,7 +41,9 @@ class PreparedLetters:
         self._version = vhost.version
         self._routes: dict[tuple[QueueExchange, str], RouteResult[Queue]] = {}  # by exchange and key
         self._depends = False  # the routes of some letters depend on more than that
-        self._need_room: dict[WorkQueue, tuple[int, int]] = {}  # letters and bytes that a queue may refuse
+        self._exchanges: dict[WorkQueue, QueueExchange | None] = {}  # of queues with letters, as found
+        self._passed_on: list[tuple[WorkQueue, QueueExchange, Message]] = []  # letters that were refused
+        self._options: dict[WorkQueue, QueueOptions] = {}  # of the queues that refused them
         self._counts: Counter[WorkQueue] = Counter()  # letters by the queue that they come from
 
     def add(self, origin: WorkQueue, exchange: QueueExchange, reason: Reason, message: Message) -> None:
@@ -75,17 +78,17 @@ class PreparedLetters:
         histories = dict.fromkeys(history for route in routes for history in route.histories)
         if not (queues or delays or histories):
             return
-        targets = prepared.targets_of(queues.values())
+        accepting = self._asked(queues.values(), origin, moved)
+        targets = prepared.targets_of(accepting)
         for history in histories:
             prepared.keep(history, moved, letter.headers)
         moved.persistent = message.persistent or targets.persists
         prepared.push(moved, targets.streams)
         if targets.work_queues:
             prepared.place(moved, targets)
-            self._note_room(targets.work_queues, origin, len(body))
         for waits_at, delay_ms in delays.items():
             prepared.delay(moved, self._vhost.name, waits_at, now_ms + delay_ms)
-        if queues or delays:
+        if accepting or delays:
             self._counts[origin] += 1
 
     def _routes_of(
@@ -112,27 +115,58 @@ class PreparedLetters:
         properties = self._flow.publish_properties.of(letter.header).hash_properties()
         return vhost.route(exchange, key, letter.headers, properties, widest=vhost.widest)
 
-    def _note_room(self, queues: tuple[WorkQueue, ...], origin: WorkQueue, size: int) -> None:
-        """Note what queues must have room for. A queue takes letters of its own even if it is full."""
+    def _asked(self, queues: Iterable[Queue], origin: WorkQueue, letter: Message) -> list[Queue]:
+        """The queues that take a letter. One takes letters of its own even if it is full.
+
+        A queue that refuses one may dead-letter it instead, as it does publishes.
+        """
+        size = len(letter.body)
+        accepting: list[Queue] = []
         for queue in queues:
             if queue is not origin:
-                count, total = self._need_room.get(queue, (0, 0))
-                self._need_room[queue] = count + 1, total + size
+                if queue.refuses_when_full and self._flow.publishing.is_full(queue, size):
+                    self._refuse(queue, letter)
+                    continue
+                self._prepared.room.dead_letter(queue, size)
+            accepting.append(queue)
+        return accepting
 
-    def check(self, returning: Callable[[WorkQueue], tuple[int, int]]) -> None:
-        """Outdated unless the letters still go to the same queues, Unpreparable if one of these is too full.
+    def _refuse(self, queue: Queue, letter: Message) -> None:
+        if isinstance(queue, WorkQueue):
+            self._options[queue] = queue.options
+            if queue.options.overflow is Overflow.REJECT_PUBLISH_DLX:
+                exchange = self.exchange_of(queue)
+                if exchange is not None:
+                    self._passed_on.append((queue, exchange, letter))
 
-        ``returning``: messages and bytes that return to a queue in this transaction.
-        """
+    def pass_on(self) -> Iterator[None]:
+        """Make the letters of letters that full queues have refused; an item is a letter."""
+        for queue, exchange, letter in self._passed_on:  # grows; ends, since none passes a queue twice
+            self.add(queue, exchange, Reason.MAXLEN, letter)
+            yield
+
+    def exchange_of(self, queue: WorkQueue) -> QueueExchange | None:
+        """Where the letters of a queue go."""
+        if queue not in self._exchanges:
+            self._exchanges[queue] = self._find_exchange(queue)
+        return self._exchanges[queue]
+
+    def _find_exchange(self, queue: WorkQueue) -> QueueExchange | None:
+        name = queue.options.dead_letter_exchange
+        return self._vhost.exchanges.get(name) if name is not None else None
+
+    def check(self) -> None:
+        """Outdated unless the letters still go to the same queues, Unpreparable if they must wait in line."""
+        if any(queue.options is not options for queue, options in self._options.items()):
+            raise Outdated
+        placings = self._flow.delays.placings
+        for queue, exchange in self._exchanges.items():
+            if self._find_exchange(queue) is not exchange:
+                raise Outdated
+            if exchange is not None and placings.has_line((queue.vhost, exchange.name)):
+                raise Unpreparable  # an earlier letter is not in all its queues
         if self._vhost.version != self._version:
             self._compare_routes()
-        for queue, (letters, size) in self._need_room.items():
-            if queue.refuses_when_full:
-                published, published_bytes = self._prepared.on_the_way(queue)
-                returned, returned_bytes = returning(queue)
-                count = published + returned + letters
-                if queue.is_full(0, count - 1, published_bytes + returned_bytes + size):
-                    raise Unpreparable
 
     def _compare_routes(self) -> None:
         vhost = self._vhost

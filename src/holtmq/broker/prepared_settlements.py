@@ -16,19 +16,19 @@ from holtmq.broker.prepared_letters import PreparedLetters
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Unpreparable
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.topology.destinations import Queue
-from holtmq.broker.topology.vhost import QueueExchange
 from holtmq.broker.work.departures import Departures
 from holtmq.broker.work.leases import Lease
+from holtmq.broker.work.retaken import Retaken
 from holtmq.broker.work.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from holtmq.broker.flow import Flow
 
 LETTER: Final = 12  # a dead letter takes as long as so many publishes
+LATE: Final = 6  # likewise: a delivery that was taken back
 _LEASES: Final = 4  # leases that take as long as one publish
 _AT_ONCE: Final = 40  # leases that are looked at together
 _queue: Final = attrgetter("queue")
-_holder: Final = attrgetter("holder")
 
 
 class Ending(Enum):
@@ -42,15 +42,12 @@ class Ending(Enum):
 class PreparedSettlements:
     """The settlements of one transaction, in one record with its ``prepared`` publishes."""
 
-    def __init__(self, flow: Flow, prepared: PreparedPublishes) -> None:
+    def __init__(self, flow: Flow, prepared: PreparedPublishes, retaken: Retaken) -> None:
         self._flow = flow
         self._prepared = prepared
         self._by_queue: dict[WorkQueue, Departures] = {}  # in the order of their first settlements
-        self._exchanges: dict[WorkQueue, QueueExchange | None] = {}  # of queues with dead letters
         self._letters: PreparedLetters | None = None
-        self.late_acks: list[
-            Lease
-        ] = []  # of revoked leases: only the moment of the commit shows if they count
+        self._retaken = retaken
         prepared.settlements = self
 
     def prepare(self, settlements: Iterable[tuple[Ending, list[Lease]]]) -> Iterator[None]:
@@ -58,10 +55,21 @@ class PreparedSettlements:
         for ending, leases in settlements:
             for start in range(0, len(leases), _AT_ONCE):
                 some = leases[start : start + _AT_ONCE]
-                self._add(ending, some)
+                late = [lease for lease in some if lease.holder is None]
+                if late:
+                    some = [lease for lease in some if lease.holder is not None]
+                    if ending is not Ending.RELEASE:  # else it has been returned already
+                        for lease in late:
+                            some += self._retaken.take([lease])
+                            yield from repeat(None, LATE)
+                if some:
+                    self._add(ending, some)
                 yield from repeat(None, 1 + len(some) // _LEASES)
         for departures in self._by_queue.values():
             yield from self._make_letters(departures)
+        if self._letters is not None:
+            for _ in self._letters.pass_on():
+                yield from repeat(None, LETTER)
         for departures in self._by_queue.values():
             departures.sort()
             self._record(departures)
@@ -82,8 +90,6 @@ class PreparedSettlements:
             raise Unpreparable
         if queue.deleted:
             return
-        if None in set(map(_holder, leases)):
-            leases = self._without_late(ending, leases)
         departures = self._by_queue.get(queue)
         if departures is None:
             departures = self._by_queue[queue] = Departures(queue)
@@ -93,30 +99,20 @@ class PreparedSettlements:
         messages = [lease.message for lease in leases]
         (departures.ack if ending is Ending.ACK else departures.reject)(messages)
 
-    def _without_late(self, ending: Ending, leases: Sequence[Lease]) -> list[Lease]:
-        """Those that were not revoked."""
-        late = [lease for lease in leases if lease.holder is None]
-        if ending is Ending.REJECT:
-            raise Unpreparable
-        if ending is Ending.ACK:
-            self.late_acks += late
-        return [lease for lease in leases if lease.holder is not None]
-
     def _make_letters(self, departures: Departures) -> Iterator[None]:
         queue = departures.queue
         if not departures.outcasts or queue.options.dead_letter_exchange is None:
             return
-        exchange = self._exchanges[queue] = self._exchange_of(queue)
-        if exchange is None:
-            return
         if self._letters is None:
             self._letters = PreparedLetters(self._flow, self._prepared, self._flow.vhosts[queue.vhost])
+            for other in self._by_queue.values():
+                self._prepared.room.give_back(other.queue, len(other.ready), other.ready_bytes)
+        exchange = self._letters.exchange_of(queue)
+        if exchange is None:
+            return
         for reason, message in departures.outcasts:
             self._letters.add(queue, exchange, reason, message)
             yield from repeat(None, LETTER)
-
-    def _exchange_of(self, queue: WorkQueue) -> QueueExchange | None:
-        return self._flow.vhosts[queue.vhost].exchanges.get(queue.options.dead_letter_exchange or "")
 
     def _record(self, departures: Departures) -> None:
         returned, settled = departures.returned_record(), departures.settled_record()
@@ -126,23 +122,12 @@ class PreparedSettlements:
             self._prepared.add_record(int(Kind.SETTLED), settled)
 
     def check(self) -> None:
-        """Outdated unless everything is still as it was prepared, Unpreparable if a queue is too full."""
+        """Outdated unless all is still as it was prepared, Unpreparable if letters must wait in line."""
         for queue, departures in self._by_queue.items():
             if queue.deleted or queue.options is not departures.options:
                 raise Outdated
-        placings = self._flow.delays.placings
-        for queue, exchange in self._exchanges.items():
-            if self._exchange_of(queue) is not exchange:
-                raise Outdated
-            if exchange is not None and placings.has_line((queue.vhost, exchange.name)):
-                raise Unpreparable  # an earlier letter is not in all its queues
         if self._letters is not None:
-            self._letters.check(self._returning)
-
-    def _returning(self, queue: WorkQueue) -> tuple[int, int]:
-        """Messages and bytes that return to a queue."""
-        departures = self._by_queue.get(queue)
-        return (len(departures.ready), departures.ready_bytes) if departures is not None else (0, 0)
+            self._letters.check()
 
     def apply(self) -> None:
         """End the leases, at the moment of the commit. Their record is written."""

@@ -216,4 +216,4 @@ class Placings:
             letters_to = queue.options.dead_letter_exchange
             if letters_to in self._flow.vhosts[queue.vhost].exchanges:
                 return False  # it becomes a dead letter
-        return self._flow.publishing.is_full(queue, due.message)
+        return self._flow.publishing.is_full(queue, len(due.message.body))

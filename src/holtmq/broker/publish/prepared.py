@@ -5,6 +5,8 @@ transactions are large (``amqp/transaction.py``).
 
 Messages of others enter the queues meanwhile, and sequence numbers rise in the order of entry. So these
 messages get numbers far ahead, and later ones continue behind them.
+
+Over 400 lines: every kind of message ends in the same record and is applied at the same moment.
 """
 
 from __future__ import annotations
@@ -21,16 +23,19 @@ from holtmq.broker.publish.placings import Placing
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.record_batch import Accepted, Where
 from holtmq.broker.publish.routes import LOOKED_AT, SPECIAL, Route
+from holtmq.broker.publish.taken_room import TakenRoom
 from holtmq.broker.publish.wide_publishes import QueuesInParts
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import encode_delayed
 from holtmq.broker.streams.envelopes import Envelope, envelope_of
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.topology.queue_options import Overflow
 from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.routing import RouteWalk
 from holtmq.broker.topology.targets import durable_ids, splits_transient
 from holtmq.broker.topology.vhost import QueueExchange, VHost
+from holtmq.broker.work.outcasts import Outcasts, Reason
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.encoded_batch import EncodedBatch
 from holtmq.journal.records import FRAME_SIZE
@@ -52,7 +57,7 @@ class Outdated(Exception):
 
 
 class Unpreparable(Exception):
-    """A message may be refused, or pushes are spooled: in one go."""
+    """Pushes are spooled, or only some queues keep a message: in one go."""
 
 
 class _Targets(NamedTuple):
@@ -74,7 +79,9 @@ class PreparedPublishes:
         self._versions: dict[int, tuple[Route, int]] = {}  # by vhost: what its routes were resolved with
         self._fresh: dict[Route, Route] = {}
         self._targets: dict[tuple[int, ...], _Targets] = {}  # by ids of the queues
-        self._needs_room: dict[WorkQueue, list[int]] = {}  # sizes for queues that refuse when they are full
+        self.room = TakenRoom()  # in queues that refuse when they are full
+        self._refused: dict[WorkQueue, Outcasts] = {}  # what full queues dead-letter instead
+        self.is_partial = False  # a full queue has refused a message
         self._messages: list[Message] = []  # for work queues
         self._offsets: list[int] = []  # of their records; 0: none
         self._lanes: dict[WorkQueue, Lane] = {}
@@ -136,27 +143,48 @@ class PreparedPublishes:
         if len(queues) > vhost.widest:
             self._publish_in_steps(route, publish)
             return True
-        targets = self.targets_of(queues)
+        accepting, refusing = self._asked(queues, len(body))
+        targets = self.targets_of(accepting)
         delays = {delay.exchange.name: delay.delay_ms for walk in walks for delay in walk.delays}
         histories = dict.fromkeys(history for walk in walks for history in walk.histories)
-        self._counts[exchange, len(queues)] += 1
+        self._counts[exchange, len(accepting)] += 1
         if not (queues or delays or histories):
             return False
         message = self._message(route, route.persists, properties, header, body)
         for waits_at, delay_ms in delays.items():  # all keys, also BCC, are routed when it is due
             self.delay(message, vhost.name, waits_at, self._now_ms + delay_ms)
         message.header = properties.visible_header(header)
+        for queue in refusing:
+            self._refuse(queue, message)
         for history in histories:
             self.keep(history, message, properties.headers)
         if targets.streams:
             yield from self._push(route, properties, message, targets.streams)
         if targets.work_queues:
-            for queue in targets.work_queues:
-                if queue.refuses_when_full:
-                    self._needs_room.setdefault(queue, []).append(len(body))
             message.persistent = properties.persistent or targets.persists
             self.place(message, targets)
         return bool(queues or delays)
+
+    def _asked(self, queues: Collection[Queue], size: int) -> tuple[Collection[Queue], list[Queue]]:
+        """The queues that take a message of this size, and those that are too full."""
+        if not any(queue.refuses_when_full for queue in queues):
+            return queues, []
+        accepting: list[Queue] = []
+        refusing: list[Queue] = []
+        for queue in queues:
+            if not queue.refuses_when_full:
+                accepting.append(queue)
+            elif self._flow.publishing.is_full(queue, size):
+                refusing.append(queue)
+            else:
+                accepting.append(queue)
+                self.room.publish(queue, size)
+        return accepting, refusing
+
+    def _refuse(self, queue: Queue, message: Message) -> None:
+        self.is_partial = True
+        if isinstance(queue, WorkQueue) and queue.options.overflow is Overflow.REJECT_PUBLISH_DLX:
+            self._refused.setdefault(queue, Outcasts()).add(Reason.MAXLEN, unplaced(message))
 
     def _walk(
         self, route: Route, properties: PublishProperties, walks: list[RouteWalk[Queue]]
@@ -309,11 +337,6 @@ class PreparedPublishes:
         """Add a record of the caller; return its offset."""
         return self._batch.add(kind, payload)
 
-    def on_the_way(self, queue: WorkQueue) -> tuple[int, int]:
-        """Messages and bytes for a queue that refuses when it is full."""
-        sizes = self._needs_room.get(queue, [])
-        return len(sizes), sum(sizes)
-
     @property
     def size(self) -> int:
         """Bytes of the record so far."""
@@ -325,19 +348,18 @@ class PreparedPublishes:
         return self._batch.size > FRAME_SIZE
 
     def check(self) -> None:
-        """Outdated unless everything is still as it was prepared, Unpreparable if a queue is too full."""
+        """Outdated unless everything is still as it was prepared, Unpreparable if pushes are spooled."""
         if self._flow.seq >= self._first or any(
             route.vhost.version != version for route, version in self._versions.values()
         ):
             raise Outdated
         if self._pushes:
-            if not self._pushes.is_possible:
+            if self._pushes.are_spooled:
                 raise Unpreparable
             if self._pushes.is_outdated:
                 raise Outdated
-        for queue, sizes in self._needs_room.items():
-            if queue.is_full(sizes[-1], len(sizes) - 1, sum(sizes) - sizes[-1]):
-                raise Unpreparable
+        if not self.room.is_there():  # messages have returned, or a policy has lowered a limit
+            raise Outdated
 
     def write(self, records: list[tuple[int, bytes]]) -> list[int]:
         """Append the messages and these records as one, then enqueue; return the positions of ``records``."""
@@ -356,6 +378,12 @@ class PreparedPublishes:
                 message.position = base + offset
         for lane in self._lanes.values():
             lane.enqueue(flow)
+        for queue, outcasts in self._refused.items():
+            if not queue.deleted:
+                queue.outcasts.append(outcasts)
+                flow.touch(queue)
+                if queue.outcasts.is_full:
+                    flow.late_letters[queue] = None
         if self._delays:
             flow.delays.start(self._delays, base)
         if self._pushes:

@@ -272,17 +272,16 @@ class Publishing:
         flow = self._flow
         if not queue.refuses_when_full:
             return False
-        if self.is_full(queue, message):
+        if self.is_full(queue, len(message.body)):
             return True
         if flow.batch is not None:
             flow.batch.send(queue, len(message.body))
         return False
 
-    def is_full(self, queue: Queue, message: Message) -> bool:
-        """Whether a queue has no room for a message, behind those of the open batch."""
+    def is_full(self, queue: Queue, size: int) -> bool:
+        """Whether a queue has no room for a message of this size, behind what is on its way."""
         flow = self._flow
-        size, batch = len(message.body), flow.batch
-        ahead = (0, 0) if batch is None else batch.on_the_way(queue)
+        ahead = flow.on_the_way(queue)
         if not queue.is_full(size, *ahead):
             return False
         queue.dispatch(flow.now_ms, flow.pager)  # consumers first: they may make room
@@ -348,7 +347,7 @@ class Publishing:
         batch, size = flow.batch, len(message.body)
         assert batch is not None
         limited = [queue for queue in queues if queue.refuses_when_full]
-        if any(queue.is_full(size, *batch.on_the_way(queue)) for queue in limited):
+        if any(queue.is_full(size, *flow.on_the_way(queue)) for queue in limited):
             return False
         for queue in limited:
             batch.send(queue, size)

@@ -135,12 +135,12 @@ class PreparedPushes:
     @property
     def is_outdated(self) -> bool:
         """Whether the messages must be prepared again."""
-        return not all(push.holds() for push in self._pushes.values())
+        return not all(push.holds() and push.has_room() for push in self._pushes.values())
 
     @property
-    def is_possible(self) -> bool:
-        """Whether all streams take all messages now: they have room, and pushes do not go to the spool."""
-        return not self._service.spool.holds and all(push.has_room() for push in self._pushes.values())
+    def are_spooled(self) -> bool:
+        """Whether pushes go to the spool now."""
+        return self._service.spool.holds
 
     def record(self) -> StateRecord:
         """The record that must be appended behind the bodies; then the caller must ``apply`` it."""

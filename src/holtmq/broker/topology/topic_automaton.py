@@ -16,22 +16,39 @@ from holtmq.broker.topology.topic_trie import TopicTrie, TrieNode, enter
 T = TypeVar("T")
 R = TypeVar("R")
 
-_WORDS_MAX: Final = 65_536  # literal words in all states together; above it, all states are dropped
+_WORDS_MAX: Final = 65_536  # in all states together; above it, all states are dropped
+_STATE: Final = 4  # a state takes as much memory as so many words
+_LISTED_MAX: Final = 100  # literal words that a state lists when it is created: about 10 µs
 
 
 class TopicState(Generic[T, R]):
-    """The trie nodes that match some words. ``following`` has None for states not created yet."""
+    """The trie nodes that match some words.
 
-    __slots__ = ("following", "has_result", "known", "nodes", "other")
+    ``following`` has None for states not created yet. A state with very many literal words does not list them
+    (that would take longer than all else about a message): it has those that were asked for, and keeps the
+    state for all other words in ``rest``, out of the way of a word that was not asked for yet.
+    """
+
+    __slots__ = ("following", "has_result", "is_listed", "known", "nodes", "other", "rest")
 
     def __init__(self, nodes: tuple[TrieNode[T], ...]) -> None:
         self.nodes = nodes
-        self.following: dict[bytes, TopicState[T, R] | None] = dict.fromkeys(
-            word.encode("utf-8", "surrogateescape") for node in nodes for word in node.children
-        )
+        self.is_listed = sum([len(node.children) for node in nodes]) <= _LISTED_MAX
+        self.following: dict[bytes, TopicState[T, R] | None] = {}
         self.other: TopicState[T, R] | None = None
+        self.rest: TopicState[T, R] | None = None
         self.has_result = False
         self.known: R  # set when ``has_result``
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all following states."""
+        self.other = self.rest = None
+        self.following = {}
+        if self.is_listed:
+            self.following = dict.fromkeys(
+                word.encode("utf-8", "surrogateescape") for node in self.nodes for word in node.children
+            )
 
     def result(self, make: Callable[[list[T]], R]) -> R:
         """The result for the values that match here; computed once."""
@@ -65,8 +82,13 @@ class TopicAutomaton(Generic[T, R]):
 
     def extend(self, state: TopicState[T, R], word: bytes) -> TopicState[T, R]:
         """The state after one more word, created if needed."""
-        literal = word in state.following
         text = word.decode("utf-8", "surrogateescape")
+        if state.is_listed:
+            literal = word in state.following
+        else:
+            literal = any(text in node.children for node in state.nodes)
+            if not literal and state.rest is not None:
+                return state.rest
         alive: dict[TrieNode[T], None] = {}
         for node in state.nodes:
             if node.is_any_words:
@@ -77,8 +99,11 @@ class TopicAutomaton(Generic[T, R]):
         found = self._state(alive)
         if literal:
             state.following[word] = found
-        else:
+            self._words += not state.is_listed
+        elif state.is_listed:
             state.other = found
+        else:
+            state.rest = found
         return found
 
     @property
@@ -93,14 +118,13 @@ class TopicAutomaton(Generic[T, R]):
             if self._words > _WORDS_MAX:
                 self._forget()
             found = self._states[key] = TopicState(tuple(alive))
-            self._words += len(found.following) + 1
+            self._words += len(found.following) + _STATE
         return found
 
     def _forget(self) -> None:
         """Drop every state but the start state, and all references to them."""
         self._states.clear()
         start = self.start
-        start.following = dict.fromkeys(start.following)
-        start.other = None
+        start.forget()
         self._states[frozenset(start.nodes)] = start
-        self._words = len(start.following) + 1
+        self._words = len(start.following) + _STATE

@@ -111,6 +111,11 @@ class Ledger:
                 del lease.holder.held[number]
         return lease
 
+    @property
+    def revoked(self) -> int:
+        """Revoked leases that may be settled late."""
+        return self._revoked
+
     def forgot_revoked(self) -> None:
         """Count a revoked lease that the caller removed from ``by_number`` itself."""
         self._revoked -= 1

@@ -138,22 +138,24 @@ class SpillingFifo:
 
     def withdraw(self, message: Message) -> bool:
         """Remove one message; False when it is no longer here."""
-        seq = message.seq
+        seq, position = message.seq, message.position
         for held in (self.ready, self.inbox):
             # By seq, not by identity: a message that was paged out and read back is another object.
-            for at, waiting in enumerate(held):
-                if waiting.seq == seq:
-                    del held[at]
-                    return True
+            at = bisect_left(held, seq, key=_seq)
+            if at < len(held) and held[at].seq == seq:
+                del held[at]
+                return True
         if seq < self._paged_from:  # avoids a useless search of a deep queue
             return False
         for block in self._paged:
             if isinstance(block, SpilledRun):
                 if seq in block.seqs:
                     return self._withdraw_spilled(message, block)
-            elif message.position and message.position in block and message.position not in self._withdrawn:
-                self._withdrawn.add(message.position)
-                return True
+            elif 0 < position <= block[-1]:
+                at = bisect_left(block, position)
+                if at < len(block) and block[at] == position and position not in self._withdrawn:
+                    self._withdrawn.add(position)
+                    return True
         return False
 
     def following(self, after: Place, limit: int, most_bytes: int, pager: Pager) -> list[Message]:

@@ -281,7 +281,7 @@ class TimedLeases:
         for queue, _, payload, delay_ms in pushes:
             if delay_ms:
                 continue
-            count, size = ahead.get(queue.id, (0, 0))
+            count, size = ahead.get(queue.id) or self._flow.on_the_way(queue)
             if queue.refuses_when_full and queue.is_full(len(payload), count, size):
                 raise LimitReached(f"queue {queue.name} is full and refuses publishers")
             ahead[queue.id] = count + 1, size + len(payload)
