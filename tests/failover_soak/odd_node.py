@@ -54,9 +54,9 @@ def no_fencing() -> None:
         except Fenced:
             appender.end = stretches[-1].end
 
-    def deaf_beat(store: LogStore, owner: Owner) -> str:
+    def deaf_beat(store: LogStore, owner: Owner, *, has_written: bool = False) -> str:
         try:
-            return beat(store, owner)
+            return beat(store, owner, has_written=has_written)
         except Fenced:
             return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
 from contextlib import closing
@@ -19,6 +20,7 @@ from holtmq.journal import JournalError, JournalOptions
 from holtmq.journal.replica.errors import StartAgain
 from holtmq.journal.replica.following import Follower
 from holtmq.journal.replica.local_copy import LocalCopy
+from holtmq.journal.replica.replicated_writer import ReplicatedWriter
 from holtmq.journal.replica.store import Kind, LogState, LogStore, Part
 from holtmq.journal.replica.view import Peer, Role
 from holtmq.replica_life import ReplicaLife
@@ -237,3 +239,25 @@ def test_a_node_that_starts_again_no_longer_counts_as_a_standby(
                 "it stands by",
             )
         standby.end()
+
+
+def test_an_owner_that_writes_lives_without_new_versions_of_its_row(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    log = new_log(postgres.url)
+    owner = Member(log, tmp_path / "a").own()
+    members.append(owner)
+    writer = owner.journal._writer_thread._writer
+    assert isinstance(writer, ReplicatedWriter)
+    with log_of(postgres.url, log.name) as store:
+        store.promote("two")
+        beat = store.state().beat
+        writer._beaten_at = -math.inf
+
+        owner.write(b"one")
+
+        assert owner.opening.view.successor == "two"
+        assert store.state().beat == beat
+        writer._beaten_at = -math.inf
+        writer.idle()
+        assert store.state().beat == beat + 1

@@ -73,7 +73,7 @@ class ReplicatedWriter(LogWriter):
             self._note(self._left_at)
             self._left_at = None
         if self._view.answered_at - self._beaten_at >= self._beat_seconds:
-            self._beat()
+            self._beat(has_written=True)
         return done
 
     def committed(self, written: Commit, began: float) -> Commit:
@@ -109,15 +109,19 @@ class ReplicatedWriter(LogWriter):
         once and does not wait long for a new one."""
         due = time.monotonic() - self._beaten_at >= self._beat_seconds
         if due or self._store.session.has_news:
-            self._beat()
+            self._beat(has_written=False)
 
-    def _beat(self) -> None:
-        """Send a heartbeat; its answer says whether another node was asked to take over."""
+    def _beat(self, *, has_written: bool) -> None:
+        """Send a heartbeat; its answer says whether another node was asked to take over.
+
+        An owner that has written makes no new version of the log's row. Every append reads that row, and
+        PostgreSQL keeps all its versions for as long as somebody's transaction is open.
+        """
         self._beaten_at = time.monotonic()
         try:
             self.appender.reconnect()
             self._ask_for_successor()
-            self._view.successor = self._store.beat(self._owner)
+            self._view.successor = self._store.beat(self._owner, has_written=has_written)
             self._store.report(self._owner.name, Role.OWNER, self._address, self._durable, 0.0)
             self._view.peers = self._peers()
         except Unreachable as exc:

@@ -35,7 +35,7 @@ CREATE TABLE holtmq.log (
     owner_pid integer NOT NULL DEFAULT 0,       -- PostgreSQL's backend of the owner
     released boolean NOT NULL DEFAULT true,     -- the owner has ended in good order
     successor text NOT NULL DEFAULT '',         -- the node that is to take over, by `holt cluster promote`
-    beat bigint NOT NULL DEFAULT 0,             -- grows while the owner lives
+    beat bigint NOT NULL DEFAULT 0,             -- grows while the owner lives and is idle
     beat_at timestamptz NOT NULL DEFAULT now()  -- for people; no node compares it with its own clock
 ) WITH (fillfactor = 20);
 CREATE TABLE holtmq.epoch (

@@ -270,14 +270,13 @@ class LogStore:
         except errors.InsufficientPrivilege as exc:  # the owner's own time limits end it a little later
             log.warning("the session of the silent owner cannot be ended", extra={"reason": str(exc)})
 
-    def beat(self, owner: Owner) -> str:
-        """Send a heartbeat; return the node that should take over, or "". Fenced if another node owns it."""
+    def beat(self, owner: Owner, *, has_written: bool = False) -> str:
+        """Send a heartbeat (rows are one, too); return the node that should take over, or "". Or Fenced."""
+        change = "UPDATE holtmq.log SET beat = beat + 1, beat_at = now() {} RETURNING successor"
+        query = "SELECT successor FROM holtmq.log {}" if has_written else change
+        mine = sql.SQL("WHERE id = %s AND owner_process = %s")
         with self.session.connection() as connection:
-            found = connection.execute(
-                "UPDATE holtmq.log SET beat = beat + 1, beat_at = now() WHERE id = %s AND owner_process = %s"
-                " RETURNING successor",
-                (self.id, owner.process),
-            ).fetchone()
+            found = connection.execute(sql.SQL(query).format(mine), (self.id, owner.process)).fetchone()
         if found is None:
             raise self.state().fenced()
         return str(found[0])
