@@ -85,19 +85,33 @@ async def test_a_push_during_a_crash_is_stored_exactly_once() -> None:
                 assert [message.data for message in popped] == list(range(40))
 
 
-async def test_a_lease_from_before_a_restart_is_lost() -> None:
+async def test_a_lease_from_before_a_restart_goes_on() -> None:
+    with TestBroker(clock="real") as broker:
+        async with Client(broker.http_url, backoff=QUICK) as client:
+            await client.queue("q").push([1, 2])
+            first, second = await client.queue("q").batch(2).pop()
+            await asyncio.to_thread(broker.restart)
+
+            await first.ack()
+            await client.transaction().ack(second).queue("b").push(3).commit()
+
+            assert await client.queue("q").pop() == []
+            assert [message.data for message in await client.queue("b").pop()] == [3]
+
+
+async def test_a_lease_that_expired_during_a_restart_is_lost() -> None:
     with TestBroker(clock="real") as broker:
         async with Client(broker.http_url, backoff=QUICK) as client:
             await client.queue("q").push([1])
-            (message,) = await client.queue("q").pop()
+            (message,) = await client.queue("q").lease(1).pop()
             await asyncio.to_thread(broker.restart)
+            again = await client.queue("q").pop(wait=PATIENCE)
 
             with pytest.raises(LeaseLost):
                 await message.ack()
             with pytest.raises(TransactionFailed):
                 await client.transaction().ack(message).queue("b").push(1).commit()
-
-            assert [again.data for again in await client.queue("q").pop()] == [1]
+            assert [message.data for message in again] == [1]
 
 
 async def test_a_waiting_pop_outlives_a_restart() -> None:

@@ -291,8 +291,8 @@ class PartitionedQueues:
         """Promises come through the journal's own callback."""
 
     def died(self) -> None:
-        """Leases and waiting are over."""
-        self._promises.leases.clear()
+        """Waiting is over."""
+        self._promises.died()
         self._waiters.clear()
         self._others.died()
 

@@ -79,7 +79,7 @@ class Queue:
 
 @dataclass(slots=True)
 class Lease:
-    """What one pop took from one partition. No restart survives it."""
+    """What one pop took from one partition. It outlives a restart if it had been recorded."""
 
     id: str
     queue: str

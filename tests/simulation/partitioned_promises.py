@@ -8,6 +8,7 @@ after no earlier one than the last that was answered.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -39,6 +40,7 @@ class PartitionedPromises:
         self._world = world
         self.state = state
         self.leases: list[Lease] = []  # the newest, ended ones too
+        self._leases_before: list[Lease] = []  # the end of the world
         self.kept = 0  # promises received
         self.aborted: set[tuple[str, int]] = (
             set()
@@ -137,6 +139,10 @@ class PartitionedPromises:
             for old in [number for number in self._versions if number < self._durable]:
                 del self._versions[old]
 
+    def died(self) -> None:
+        """Which leases outlive the broker is known when it is back."""
+        self._leases_before, self.leases = self.leases, []
+
     def recovered(self) -> str:
         """Find the command after which the world stopped."""
         found = self.observed()
@@ -147,9 +153,23 @@ class PartitionedPromises:
                 self.state = self._versions[version].copy()
                 self._version = self._durable = version
                 self._versions = {version: self.state.copy()}
-                return self._damage()
+                return self._find_leases() or self._damage()
         promised = self._expected(self._versions[self._durable])
         return f"the partitioned queues are not as promised: {difference(promised, found)}"
+
+    def _find_leases(self) -> str:
+        """Those of the broker, each of which somebody had got."""
+        before = {(one.id, one.queue, one.group, one.partition): one for one in self._leases_before}
+        for queue in self._world.partitioned.store.queues.values():
+            for group in queue.groups.values():
+                for lease in group.leases.live(self._world.now):
+                    name = queue.partitions[lease.partition].name
+                    known = before.get((lease.id, queue.name, group.name, name))
+                    if known is None or not lease.first < lease.end <= known.end:
+                        return f"a lease that was never made: {lease}, known {known}"
+                    kept = replace(known, first=lease.first, end=lease.end, expires_at=lease.expires_at)
+                    self.leases.append(replace(kept, ended=False))
+        return ""
 
     def check(self) -> None:
         """The broker holds what the model says. Without a new record and a new promise nothing can differ."""

@@ -283,12 +283,15 @@ async def lease_all(
 ) -> dict[str, list[PoppedMessage]]:
     """Lease everything that the group has not settled; the messages of each place.
 
+    Workers that have died held some of it, perhaps under leases that they never heard of: these are released.
+
     ``held`` gets them, too, so that they can be released even if the connection is lost half way.
     """
     leased: dict[str, list[PoppedMessage]] = {}
     for queue in queues:
         for partition in partitions:
             place = place_of(queue, partition)
+            await _release(client, queue, partition)
             asked = f"{queue}/partition/{partition}?consumerGroup={GROUP}&batch={_MOST}"
             messages = leased[place] = await _pop(client, asked)
             if messages:
@@ -297,6 +300,13 @@ async def lease_all(
             if len(messages) >= _MOST or size >= _MOST_BYTES:
                 raise Gone(f"{place} has more messages than one reading takes")
     return leased
+
+
+async def _release(client: HttpClient, queue: str, partition: str) -> None:
+    where = f"/api/v1/consumer-groups/{GROUP}/queues/{queue}/partitions/{partition}/lease"
+    status, body = await client.delete(where)
+    if status not in (200, 404):  # there is none
+        raise Gone(f"a lease was not released: {body[:200]!r}")
 
 
 def bodies_of(leased: Mapping[str, Sequence[PoppedMessage]]) -> dict[str, list[bytes]]:
