@@ -261,3 +261,16 @@ def test_an_owner_that_writes_lives_without_new_versions_of_its_row(
         writer._beaten_at = -math.inf
         writer.idle()
         assert store.state().beat == beat + 1
+
+
+def test_a_standby_with_the_name_of_the_owner_says_so(
+    postgres: Cluster, tmp_path: Path, members: list[Member], caplog: pytest.LogCaptureFixture
+) -> None:
+    log = new_log(postgres.url)
+    members.append(Member(log, tmp_path / "a").own())
+    for node in ("two", "one"):
+        standby = Member(replace(log, node=node), tmp_path / node).follow()
+        members.append(standby)
+        until(lambda: standby.opening.view.role == Role.STANDBY, "it stands by")  # noqa: B023
+        said = [record.message for record in caplog.records if "journal.replica_node" in record.message]
+        assert len(said) == (node == "one")

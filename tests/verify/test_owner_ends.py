@@ -46,6 +46,22 @@ def test_ends_without_need_break_a_promise_and_are_counted_by_fault() -> None:
     assert not report.passed
 
 
+def test_the_longest_takeover_is_known_by_its_fault() -> None:
+    first, second = [ReplicaReport(seed=1) for _ in range(2)]
+    for report, fault, seconds in (
+        (first, "a", 1.0),
+        (first, "a", 3.0),
+        (second, "a", 2.0),
+        (second, "b", 1.0),
+    ):
+        report.add_takeover(fault, seconds)
+
+    first.add(second)
+
+    assert first.takeover_seconds == [1.0, 3.0, 2.0, 1.0]
+    assert first.longest_takeovers == {"a": 3.0, "b": 1.0}
+
+
 def test_parts_of_a_verification_are_added_up() -> None:
     first = ReplicaReport(seed=1, rounds=2, faults={"a": 1, "b": 1}, lost=1, examples=["x"], seconds=1.0)
     first.add(ReplicaReport(seed=1, rounds=3, faults={"b": 3}, confirmed=5, examples=["y"], seconds=2.0))

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.05
 _REPORT_SECONDS: Final = 1.0
+_NAMED_ALIKE: Final = (
+    "the owner has the name of this node: no command can tell them apart; set journal.replica_node"
+)
 _RECONNECT_SECONDS: Final = 0.5  # for an owner whose session is gone
 
 
@@ -166,6 +169,9 @@ class Follower:
         view = self._view
         if view.role is Role.STARTING:
             log.info("standing by", extra={"owner": state.owner, "position": self._copy.written})
+            own = self._owner
+            if state.owner == own.name and state.owner_folder != own.folder and state.connected:
+                log.error(_NAMED_ALIKE, extra={"node": own.name})
         view.role, view.owner, view.epoch, view.trouble = Role.STANDBY, state.owner, state.epoch, ""
 
     def _report(self, now: float) -> None:

@@ -32,6 +32,10 @@ _OF_OUR_OWN: Final = (Fault.CLOCK, Fault.POSTGRES_KILLED, Fault.POSTGRES_FAILOVE
 # What a user's own PostgreSQL and an unmodified node can be asked to bear.
 FOR_USERS: Final = tuple(fault for fault in Fault if fault not in _OF_OUR_OWN)
 
+# No node can take over before PostgreSQL is back, before the nodes' processes run, or before an owner has
+# handed over, which serves until the other one's copy is complete.
+LATER: Final = (Fault.BOTH, Fault.POSTGRES_KILLED, Fault.POSTGRES_FAILOVER, Fault.SWITCHOVER)
+
 
 def plan(faults: tuple[Fault, ...], rounds: int, random: Random) -> list[Fault]:
     """Every fault before any comes again, in an order of the dice."""

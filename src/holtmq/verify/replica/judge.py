@@ -22,8 +22,8 @@ from holtmq.verify.amqp_workload import AmqpWorkload
 from holtmq.verify.http_workload import HttpWorkload
 from holtmq.verify.record import Findings
 from holtmq.verify.replica.ends import ENDS, End, why_ended
-from holtmq.verify.replica.faults import FOR_USERS, Fault, plan
-from holtmq.verify.replica.nodes import Commits, NodeProcess
+from holtmq.verify.replica.faults import FOR_USERS, LATER, Fault, plan
+from holtmq.verify.replica.nodes import Commits, NodeProcess, first_ready, unless_ready
 from holtmq.verify.replica.proxy import Proxy, Weather
 from holtmq.verify.replica.report import ReplicaReport
 from holtmq.verify.workload import Gone, Ports, Workload, in_time
@@ -145,20 +145,20 @@ class ReplicaJudge:
                 await proxy.stop()
 
     async def _rounds(self) -> None:
-        owner = await self._owner()
+        owner = await self._ready()
         async with in_time(self._options.patience_seconds, "creating the queues"):
             for workload in self._workloads:
                 await workload.prepare(owner.ports)
         options, deadline = self._options, time.monotonic() + self._options.seconds
         faults = plan(options.faults, options.first + options.rounds, self._random)[options.first :]
         while self.report.rounds < len(faults) and time.monotonic() < deadline:
-            owner = await self._owner()
+            owner = await self._ready()
             if self.report.rounds:
                 await self._compare(owner)
             if self._options.stop_at_failure and not self.report.passed:
                 return
             await self._life(owner, faults[self.report.rounds :])
-        await self._compare(await self._owner())
+        await self._compare(await self._ready())
 
     async def _life(self, owner: NodeProcess, faults: Sequence[Fault]) -> None:
         """One owner, from fault to fault, until another node is in charge."""
@@ -172,7 +172,7 @@ class ReplicaJudge:
                 self._commits = await owner.commits() or self._commits
                 began = await self._suffer(fault, owner, other, proxy)
                 self._note(fault)
-                if fault in ENDS or await self._ready(None) is not owner:
+                if fault in ENDS or await self._ready() is not owner:
                     break
                 if self._clients.done():  # it had sent them away
                     self._clients = self._work(owner)
@@ -181,7 +181,7 @@ class ReplicaJudge:
                 began = time.perf_counter()
                 owner.send(signal.SIGKILL)
             await self._ready(other if fault is not Fault.BOTH else None)
-            self.report.takeover_seconds.append(time.perf_counter() - began)
+            self.report.add_takeover(fault, time.perf_counter() - began)
             await self._end_of(owner, fault)
             await self._judge_end(owner, other, fault)
         finally:
@@ -225,9 +225,7 @@ class ReplicaJudge:
         """Inject the fault; return when it happened, or when a takeover became possible."""
         began = time.perf_counter()
         await self._inject(fault, owner, other, proxy)
-        # No node can take over before PostgreSQL is back, or before the nodes' processes run.
-        is_slow = fault in (Fault.BOTH, Fault.POSTGRES_KILLED, Fault.POSTGRES_FAILOVER)
-        return time.perf_counter() if is_slow else began
+        return time.perf_counter() if fault in LATER else began
 
     async def _inject(self, fault: Fault, owner: NodeProcess, other: NodeProcess, proxy: Proxy) -> None:
         random, wait = self._random, self._options.takeover_after
@@ -269,7 +267,7 @@ class ReplicaJudge:
                 away.change(Weather.FAIR)
             case Fault.SWITCHOVER:
                 await asyncio.to_thread(self._ask, lambda store: store.promote(other.name))
-                await self._ready(other)
+                await self._until(lambda: unless_ready(owner))
             case Fault.CLOCK:
                 self._offsets[owner.name] = random.choice((-_CLOCK_SECONDS, _CLOCK_SECONDS))
                 self._set_clocks(None)
@@ -339,19 +337,20 @@ class ReplicaJudge:
             self._restarts.add(task)
             task.add_done_callback(self._restarts.discard)
 
-    async def _owner(self) -> NodeProcess:
-        return await self._ready(None)
+    async def _ready(self, wanted: NodeProcess | None = None) -> NodeProcess:
+        """Wait until this node, or any, is ready."""
+        return await self._until(lambda: first_ready(self._nodes if wanted is None else [wanted]))
 
-    async def _ready(self, wanted: NodeProcess | None) -> NodeProcess:
-        """Wait until this node, or any, is ready. While clients get answers, no node hangs."""
+    async def _until(self, look: Callable[[], Awaitable[NodeProcess | None]]) -> NodeProcess:
+        """Wait until this finds a node. While clients get answers, no node hangs."""
         began = answered_at = time.monotonic()
         promises = self._promises
         while (now := time.monotonic()) < min(answered_at + _OWNER_SECONDS, began + _HANDOVER_SECONDS):
             if promises != self._promises:
                 promises, answered_at = self._promises, now
-            for node in self._nodes if wanted is None else [wanted]:
-                if await node.is_ready():
-                    return node
+            node = await look()
+            if node is not None:
+                return node
             await asyncio.sleep(0.02)
         logs = "\n".join(f"{node.name}: {line}" for node in self._nodes for line in list(node.log)[-12:])
         raise Gone(f"no node was ready after {_OWNER_SECONDS:.0f} s\n{logs}")
@@ -382,18 +381,18 @@ class ReplicaJudge:
             except Gone:
                 # What was leased for reading goes back first.
                 await self._again(lambda ports: workload.finish_reading(ports, sys.maxsize))
-                owner = await self._owner()
+                owner = await self._ready()
         return await workload.read(owner.ports)
 
     async def _again(self, step: Callable[[Ports], Awaitable[None]]) -> None:
         """Do this at whichever node is ready, and once more if that node sends us away."""
         for _ in range(_TRIES - 1):
             try:
-                await step((await self._owner()).ports)
+                await step((await self._ready()).ports)
                 return
             except Gone:
                 continue
-        await step((await self._owner()).ports)
+        await step((await self._ready()).ports)
 
     def _fail(self, text: str) -> None:
         self.report.troubles += 1

@@ -151,3 +151,16 @@ class NodeProcess:
             return None
         found = {kind: int(float(value)) for kind, value in _COMMITS.findall(text)}
         return Commits(found.get(b"", 0), found.get(b"polled_", 0))
+
+
+async def first_ready(nodes: Sequence[NodeProcess]) -> NodeProcess | None:
+    """The first of these nodes that is ready."""
+    for node in nodes:
+        if await node.is_ready():
+            return node
+    return None
+
+
+async def unless_ready(node: NodeProcess) -> NodeProcess | None:
+    """This node, if it is not ready."""
+    return None if await node.is_ready() else node

@@ -16,6 +16,7 @@ from holtmq.verify.report import Percentiles
 from holtmq.verify.workload import Workload
 
 _EXAMPLES: Final = 5
+_SLOWEST: Final = 3  # kinds of faults
 
 
 class ReplicaReport(msgspec.Struct, kw_only=True):
@@ -42,6 +43,7 @@ class ReplicaReport(msgspec.Struct, kw_only=True):
     duplicates: int = 0
     examples: list[str] = msgspec.field(default_factory=list)
     takeover_seconds: list[float] = msgspec.field(default_factory=list)
+    longest_takeovers: dict[str, float] = msgspec.field(default_factory=dict)  # by the fault before them
     seconds: float = 0.0
 
     @property
@@ -67,6 +69,11 @@ class ReplicaReport(msgspec.Struct, kw_only=True):
         """One owner has made these, up to its last fault."""
         self.commits += commits
         self.polled_commits += polled
+
+    def add_takeover(self, fault: str, seconds: float) -> None:
+        """Another node was ready so long after the fault."""
+        self.takeover_seconds.append(seconds)
+        self.longest_takeovers[fault] = max(self.longest_takeovers.get(fault, 0.0), seconds)
 
     def add_end(self, fault: str, end: End, *, is_expected: bool) -> None:
         """One owner is gone."""
@@ -104,7 +111,11 @@ class ReplicaReport(msgspec.Struct, kw_only=True):
         """Add what another part of the same verification has found."""
         for name in self.__struct_fields__:
             mine, theirs = getattr(self, name), getattr(other, name)
-            if isinstance(mine, dict):
+            if name == "longest_takeovers":
+                self.longest_takeovers = {
+                    key: max(mine.get(key, 0), theirs.get(key, 0)) for key in mine | theirs
+                }
+            elif isinstance(mine, dict):
                 for key, count in theirs.items():
                     mine[key] = mine.get(key, 0) + count
             elif name not in ("seed", "last_fault"):
@@ -144,6 +155,9 @@ def show(report: ReplicaReport, console: Console) -> None:
     times = Percentiles.of(report.takeover_seconds)
     table.add_row("duplicates (allowed)", f"{report.duplicates:,}")
     table.add_row("fault until the other node is ready, p50 / max", f"{times.p50:.1f} / {times.max:.1f} s")
+    slowest = sorted(report.longest_takeovers.items(), key=lambda item: item[1], reverse=True)
+    for fault, seconds in slowest[:_SLOWEST]:
+        table.add_row(f"  longest after: {fault}", f"{seconds:.1f} s")
     share = report.polled_commits / report.commits if report.commits else 0.0
     table.add_row("commits, of these sent by the event loop", f"{report.commits:,}, {share:.0%}")
     table.add_row("owners replaced after a fault that they could bear", str(sum(report.replaced.values())))
