@@ -529,3 +529,36 @@ def test_places_and_times_that_do_not_exist_are_errors(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     odd = holt(None, "restore", tmp_path / "empty", tmp_path / "x", "--at", "0001-01-01")
     assert "'0001-01-01' is not a time" in odd.output
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes for another user")
+def test_what_root_restores_or_changes_for_another_user_belongs_to_that_user(
+    broker: TestBroker, tmp_path: Path
+) -> None:
+    """The broker of that user could not open files that belong to root."""
+    publish(broker, "q", b"1")
+    done(holt(broker, "backup", tmp_path / "b"))
+    folder = tmp_path / "of-the-broker"
+    folder.mkdir()
+    os.chown(folder, 10001, 10002)
+
+    done(holt(None, "restore", tmp_path / "b", folder))
+    password = CliRunner().invoke(
+        main,
+        [
+            "user",
+            "passwd",
+            "guest",
+            "--password-stdin",
+            "--data-dir",
+            str(folder),
+            "--url",
+            "http://127.0.0.1:9",
+        ],
+        input="new\n",
+    )
+
+    assert password.exit_code == 0, password.output
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in [folder, *folder.iterdir()]} == {
+        (10001, 10002)
+    }

@@ -1,6 +1,7 @@
 """The command itself, from one HoltMQ to another: plans from a file, refusals, being started again."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from click.testing import CliRunner, Result
 from shovel_support import Operator
 
 from holtmq.cli import main
+from holtmq.cli.broker_api import NoAnswer
 from holtmq.cli.migrate.moving import Begun, Line, Moving
+from holtmq.cli.migrate.old_broker import OldBroker
 from holtmq.testing import TestBroker
 
 Migrate = Callable[..., Result]
@@ -246,3 +249,29 @@ def test_the_account_counts_what_was_still_on_the_way_when_the_old_queue_was_emp
 
     assert [line.moved for line in lines] == [1500]
     assert shown == [1336, 1500]
+
+
+def test_without_a_broker_to_move_to_it_ends_at_once() -> None:
+    nowhere = {"HOLT_ADMIN_URL": "http://127.0.0.1:9"}
+    result = CliRunner().invoke(main, ["migrate", "amqp://old", "--patience", "1"], env=nowhere)
+
+    assert result.exit_code == 1
+    assert "no broker answers at http://127.0.0.1:9" in result.output
+    assert "the shovels go on" not in result.output
+
+
+def test_waiting_for_a_broker_that_is_down_is_told_once(
+    migrate: Migrate, source: TestBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [NoAnswer("the old broker is away"), NoAnswer("the old broker is away")]
+
+    def depths(*_: object) -> dict[object, object]:
+        if answers:
+            raise answers.pop()
+        return {}
+
+    monkeypatch.setattr(OldBroker, "depths", depths)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    result = migrate("--management", source.http_url, "--yes", "--patience", "60")
+
+    assert result.output.count("the old broker is away. Trying again for 60 s (--patience).") == 1

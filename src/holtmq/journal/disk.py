@@ -197,6 +197,19 @@ def _user_name() -> str:
         return f"number {os.geteuid()}"
 
 
+def give_to_owner_of(folder: Path, fd: int) -> None:
+    """Let a new file belong to the owner of its folder, if root created it there for another user.
+
+    An administrator changes or restores the folder of a broker that runs as a user of its own: that broker
+    must be able to open what was written.
+    """
+    if os.geteuid() == 0:
+        owner = folder.stat()
+        if owner.st_uid:
+            with contextlib.suppress(PermissionError):  # a container's root may not do it
+                os.fchown(fd, owner.st_uid, owner.st_gid)
+
+
 class OsDisk:
     """A real folder, created if it does not exist."""
 
@@ -217,7 +230,10 @@ class OsDisk:
         if create:
             flags |= os.O_CREAT | os.O_TRUNC
         path = self._folder / name
-        return OsFile(os.open(path, flags | os.O_CLOEXEC, 0o600), str(path))
+        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        if create:
+            give_to_owner_of(self._folder, fd)
+        return OsFile(fd, str(path))
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._folder / old, self._folder / new)
@@ -240,6 +256,7 @@ class OsDisk:
             fd = os.open(self._folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise JournalError(folder_trouble(self._folder, error)) from error
+        give_to_owner_of(self._folder, fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:

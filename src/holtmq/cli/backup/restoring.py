@@ -13,7 +13,7 @@ from holtmq.broker.records.rehearsal import live_positions
 from holtmq.cli.backup.catalogue import Catalogue
 from holtmq.cli.backup.stores import BackupError, sync_folder
 from holtmq.journal.backup_format import BackupManifest, SavedFile
-from holtmq.journal.disk import OsDisk
+from holtmq.journal.disk import OsDisk, give_to_owner_of
 from holtmq.journal.file_set import complete_copy
 from holtmq.journal.inspection import check
 from holtmq.journal.viewing import ViewingJournal
@@ -37,6 +37,8 @@ def restore_into(catalogue: Catalogue, manifest: BackupManifest, folder: Path) -
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(beside, ignore_errors=True)  # left by a restore that was killed
         beside.mkdir(mode=0o700)
+        if folder.is_dir():  # made by an administrator for the broker's user, who then gets the files
+            _give(beside, folder)
         try:
             for file in manifest.files:
                 _write(catalogue, file, beside)
@@ -58,11 +60,20 @@ def restore_into(catalogue: Catalogue, manifest: BackupManifest, folder: Path) -
     return f"{len(manifest.files)} files, {size:,} bytes, {report.records:,} records"
 
 
+def _give(beside: Path, folder: Path) -> None:
+    fd = os.open(beside, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        give_to_owner_of(folder, fd)
+    finally:
+        os.close(fd)
+
+
 def _write(catalogue: Catalogue, file: SavedFile, folder: Path) -> None:
     if "/" in file.name or file.name in ("", ".", ".."):
         raise BackupError(f"the manifest names a file outside of the folder: {file.name!r}")
     found = hashlib.sha256()
     with open(os.open(folder / file.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        give_to_owner_of(folder, out.fileno())
         for piece in catalogue.get_object(file.identity):
             found.update(piece)
             out.write(piece)

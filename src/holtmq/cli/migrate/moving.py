@@ -101,8 +101,8 @@ class Moving:
         self._api: BrokerApi | None = None
 
     def begun(self) -> Begun | None:
-        """The migration that was begun and not finished."""
-        for row in self._patiently(lambda: self._broker().get(list[GlobalRow], "global-parameters")):
+        """The migration that was begun and not finished. Not patient: a wrong address is found out here."""
+        for row in self._broker().get(list[GlobalRow], "global-parameters"):
             if row.name == STATE:
                 return msgspec.convert(row.value, Begun)
         return None
@@ -229,7 +229,7 @@ class Moving:
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         """Ask again while a broker is down: it may be restarting."""
-        deadline = time.monotonic() + self._patience
+        deadline, is_told = time.monotonic() + self._patience, False
         while True:
             try:
                 return ask()
@@ -237,6 +237,9 @@ class Moving:
                 self._api = None
                 if time.monotonic() > deadline:
                     raise click.ClickException(f"{error}; the shovels go on, so start again later") from None
+                if not is_told:
+                    click.echo(f"{error}. Trying again for {self._patience:g} s (--patience).", err=True)
+                    is_told = True
             time.sleep(_POLL_SECONDS)
 
 

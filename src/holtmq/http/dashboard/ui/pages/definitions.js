@@ -1,5 +1,6 @@
 // Definitions: everything but messages, out as a file, and in again after a look at what would change.
 import { html, useState } from "../parts/html.js";
+import { parseJson } from "../parts/json.js";
 import { post } from "../parts/api.js";
 import { confirmDanger } from "../parts/confirm.js";
 import { count, some } from "../parts/format.js";
@@ -31,7 +32,7 @@ export function Definitions() {
     try {
       let document;
       try {
-        document = JSON.parse(await chosen.text());
+        document = parseJson(await chosen.text(), true);
       } catch {
         throw new Error(`${chosen.name} is not JSON`);
       }

@@ -87,7 +87,10 @@ function Actions({ row, may, reload }) {
   const act = (work, after) => async () => {
     try {
       setError(null);
-      if ((await work(row)) && after) after();
+      if ((await work(row)) && after) {
+        after(); // there is nothing to load again
+        return;
+      }
     } catch (problem) {
       setError(problem);
     }
