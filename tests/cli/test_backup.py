@@ -1,7 +1,9 @@
 """Backups: consistent while the broker works, incremental, and restored byte for byte or not at all."""
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from holtmq.cli.backup.saving import save
 from holtmq.cli.backup.sources import Source, running_broker
 from holtmq.cli.backup.stores import BucketStore, open_store
 from holtmq.cli.broker_api import BrokerApi
+from holtmq.journal import JournalCorrupt, open_journal
 from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
 
@@ -383,3 +386,76 @@ def test_a_repaired_folder_is_backed_up_and_restored_as_it_is_after_the_repair(t
     assert [body for _, body in repaired["q"]] == [b"first", b"last"]
     assert [id_ for id_, _ in repaired["s"]] != []
     done(holt(None, "journal", "scrub", again))
+
+
+def backed_up(broker: TestBroker, place: Path) -> State:
+    """A backup with two checkpoints and several segments; what is in it."""
+    for _ in range(3):
+        publish(broker, "q", *[os.urandom(30_000) for _ in range(9)])
+        checkpoint(broker)
+    publish(broker, "q", b"the last")
+    done(holt(broker, "backup", place))
+    return state(broker)
+
+
+@pytest.mark.parametrize("how", ["a mount", "the current folder", "a link"])
+def test_an_existing_empty_folder_is_restored_into(
+    broker: TestBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    now = backed_up(broker, tmp_path / "backups")
+    folder = tmp_path / "volume"
+    folder.mkdir()
+    was, named = folder.stat().st_ino, folder
+    if how == "a mount":
+        monkeypatch.setattr(Path, "is_mount", lambda path: path == folder)
+    elif how == "the current folder":
+        monkeypatch.chdir(folder)
+        named = Path(".")
+    else:
+        named = tmp_path / "link"
+        named.symlink_to(folder)
+
+    done(holt(None, "restore", tmp_path / "backups", named))
+
+    assert (folder.stat().st_ino == was) is (how != "a link")
+    assert not list(tmp_path.glob("**/*.restoring"))
+    monkeypatch.undo()
+    assert restored(folder) == now
+
+
+def test_no_broker_starts_on_a_mount_whose_restore_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holtmq.testing.broker._SEGMENT_BYTES", 1 << 18)
+    with TestBroker(tmp_path / "data") as broker:
+        now = backed_up(broker, tmp_path / "backups")
+    folder, rename = tmp_path / "volume", os.rename
+    folder.mkdir()
+    most = moved = 0
+
+    def interrupted(old: Path, new: Path) -> None:
+        nonlocal moved
+        if old.parent == folder / ".restoring" and new.parent == folder:
+            if moved == most:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            moved += 1
+        rename(old, new)
+
+    def restore() -> Result:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "is_mount", lambda path: path == folder)
+            patch.setattr("holtmq.cli.backup.restoring.os.rename", interrupted)
+            return holt(None, "restore", tmp_path / "backups", folder)
+
+    while restore().exit_code:
+        if most:
+            assert "is not empty" in restore().output
+            shutil.rmtree(folder / ".restoring")
+            with pytest.raises(JournalCorrupt):
+                open_journal(folder)
+            for path in folder.iterdir():
+                path.unlink()
+        most, moved = most + 1, 0
+
+    assert most > 5
+    assert restored(folder) == now
