@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from holtmq.journal.compaction import write_compacted
 from holtmq.journal.disk import OsDisk
 from holtmq.journal.file_set import FileSet, keep_files
 from holtmq.journal.segment import SegmentHeader
+from holtmq.journal import JournalCorrupt, open_journal
 from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
 
@@ -470,24 +472,6 @@ def test_a_backup_whose_files_another_one_deleted_is_not_listed(broker: TestBrok
     assert len(catalogue.names()) == 1
 
 
-def test_a_folder_that_cannot_be_replaced_is_refused_before_anything_is_copied(
-    broker: TestBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(broker, "q", b"1")
-    done(holt(broker, "backup", tmp_path / "b"))
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    for name in (".", tmp_path / "here"):
-        assert (
-            "is the current folder, which cannot be replaced"
-            in holt(None, "restore", tmp_path / "b", name).output
-        )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Path, "is_mount", lambda _: True)
-    assert "is a mount point" in holt(None, "restore", tmp_path / "b", tmp_path / "here").output
-    assert sorted(os.listdir(tmp_path)) == ["b", "data", "here"]
-
-
 def test_backups_that_fail_do_not_keep_the_next_ones_out(broker: TestBroker, tmp_path: Path) -> None:
     publish(broker, "q", os.urandom(3_000_000))
 
@@ -562,3 +546,76 @@ def test_what_root_restores_or_changes_for_another_user_belongs_to_that_user(
     assert {(path.stat().st_uid, path.stat().st_gid) for path in [folder, *folder.iterdir()]} == {
         (10001, 10002)
     }
+
+
+def backed_up(broker: TestBroker, place: Path) -> State:
+    """A backup with two checkpoints and several segments; what is in it."""
+    for _ in range(3):
+        publish(broker, "q", *[os.urandom(30_000) for _ in range(9)])
+        checkpoint(broker)
+    publish(broker, "q", b"the last")
+    done(holt(broker, "backup", place))
+    return state(broker)
+
+
+@pytest.mark.parametrize("how", ["a mount", "the current folder", "a link"])
+def test_an_existing_empty_folder_is_restored_into(
+    broker: TestBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    now = backed_up(broker, tmp_path / "backups")
+    folder = tmp_path / "volume"
+    folder.mkdir()
+    was, named = folder.stat().st_ino, folder
+    if how == "a mount":
+        monkeypatch.setattr(Path, "is_mount", lambda path: path == folder)
+    elif how == "the current folder":
+        monkeypatch.chdir(folder)
+        named = Path(".")
+    else:
+        named = tmp_path / "link"
+        named.symlink_to(folder)
+
+    done(holt(None, "restore", tmp_path / "backups", named))
+
+    assert (folder.stat().st_ino == was) is (how != "a link")
+    assert not list(tmp_path.glob("**/*.restoring"))
+    monkeypatch.undo()
+    assert restored(folder) == now
+
+
+def test_no_broker_starts_on_a_mount_whose_restore_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holtmq.testing.broker._SEGMENT_BYTES", 1 << 18)
+    with TestBroker(tmp_path / "data") as broker:
+        now = backed_up(broker, tmp_path / "backups")
+    folder, rename = tmp_path / "volume", os.rename
+    folder.mkdir()
+    most = moved = 0
+
+    def interrupted(old: Path, new: Path) -> None:
+        nonlocal moved
+        if old.parent == folder / ".restoring" and new.parent == folder:
+            if moved == most:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            moved += 1
+        rename(old, new)
+
+    def restore() -> Result:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "is_mount", lambda path: path == folder)
+            patch.setattr("holtmq.cli.backup.restoring.os.rename", interrupted)
+            return holt(None, "restore", tmp_path / "backups", folder)
+
+    while restore().exit_code:
+        if most:
+            assert "is not empty" in restore().output
+            shutil.rmtree(folder / ".restoring")
+            with pytest.raises(JournalCorrupt):
+                open_journal(folder)
+            for path in folder.iterdir():
+                path.unlink()
+        most, moved = most + 1, 0
+
+    assert most > 5
+    assert restored(folder) == now

@@ -79,6 +79,24 @@ def test_a_compacted_segment_says_so_and_is_smaller() -> None:
         journal.read(positions[4])
 
 
+@pytest.mark.parametrize("queues", [1, 2, 7])
+@pytest.mark.parametrize(("every", "is_sparse"), [(5, True), (3, False)])
+def test_the_live_share_counts_each_record_once_however_many_refer_to_it(
+    queues: int, every: int, is_sparse: bool
+) -> None:
+    """Below a quarter a segment is compacted. Both checkpoints refer to the records, for each queue."""
+    disk = FakeDisk()
+    journal = opened(disk)
+    positions = filled(journal)
+
+    checkpoint_twice(journal, [positions[::every]] * queues)
+
+    bases = sorted(base for name in disk.list() if (base := base_of(name)) is not None)
+    sealed = [read_header(disk.open(segment_name(base)), base, "") for base in bases[:-2]]
+    assert len(sealed) > 5
+    assert {header.compacted for header in sealed} == {is_sparse}
+
+
 def test_a_state_that_refers_to_what_the_log_does_not_hold_gives_no_space_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

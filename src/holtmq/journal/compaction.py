@@ -17,7 +17,7 @@ from typing import Final
 from .disk import Disk
 from .dropped import Dropped
 from .interface import PositionNotHeld, RecordUnreadable
-from .live import LivePositions
+from .live import LivePositions, times_in
 from .reader import LogReader
 from .records import encode
 from .segment import (
@@ -30,6 +30,7 @@ from .segment import (
 )
 
 _SAMPLES: Final = 64
+_COMPARED: Final = 100  # arrays that are searched for a sampled record
 _SLICE: Final = 256  # records per write; each write releases the GIL for the event loop's thread
 
 
@@ -152,14 +153,19 @@ def _delete(disk: Disk, dead: Sequence[SealedSegment], done: Reclaimed) -> None:
 
 
 def _live_share(reader: LogReader, segment: SealedSegment, live: LivePositions) -> float:
-    """Estimate from a sample of live records: reading all of them would cost as much as compacting."""
-    count = 0
-    sampled = sampled_bytes = 0
-    for positions, first, stop in live.slices(segment.base, segment.end):
+    """Estimate from a sample of live records: reading all of them would cost as much as compacting.
+
+    Most records are in several arrays, of both checkpoints and of several queues. Each counts once.
+    """
+    parts = list(live.slices(segment.base, segment.end))
+    count = sampled = 0
+    sampled_bytes = 0.0
+    for positions, first, stop in parts:
         count += stop - first
         for index in range(first, stop, max((stop - first) // _SAMPLES, 1)):
+            position = positions[index]
             try:
-                sampled_bytes += reader.record_size(positions[index])
+                sampled_bytes += reader.record_size(position) / times_in(position, parts[:_COMPARED])
             except RecordUnreadable as exc:
                 if not exc.dropped:
                     raise

@@ -73,6 +73,15 @@ class LivePositions:
                 last = position
 
 
+def times_in(position: int, parts: Iterable[tuple[array[int], int, int]]) -> int:
+    """In how many of these parts of arrays a position is; at least 1."""
+    found = 0
+    for positions, start, end in parts:
+        at = bisect_left(positions, position, start, end)
+        found += at < end and positions[at] == position
+    return max(found, 1)
+
+
 def rising(positions: array[int]) -> array[int]:
     """The positions sorted; the same array if it is sorted already. The check costs about 50 ns each."""
     ordered = sorted(positions)

@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
+from typing import Final
 
 from holtmq.broker.records.rehearsal import live_positions
 from holtmq.cli.backup.catalogue import Catalogue
@@ -16,23 +17,22 @@ from holtmq.journal.backup_format import BackupManifest, SavedFile
 from holtmq.journal.disk import OsDisk, give_to_owner_of
 from holtmq.journal.file_set import complete_copy
 from holtmq.journal.inspection import check
+from holtmq.journal.manifest import NAME as MANIFEST
+from holtmq.journal.segment import base_of
 from holtmq.journal.viewing import ViewingJournal
+
+_SUFFIX: Final = ".restoring"
 
 
 def restore_into(catalogue: Catalogue, manifest: BackupManifest, folder: Path) -> str:
     """Restore a backup into a folder that is empty or does not exist; return what was restored, as text."""
+    folder = folder.resolve()
     if folder.exists() and not folder.is_dir():
         raise BackupError(f"{folder} is a file: name a folder that does not exist yet, or an empty one")
-    if folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir() and any(found.name != _SUFFIX for found in folder.iterdir()):
         raise BackupError(f"{folder} is not empty: a restore overwrites nothing. Name another folder")
-    if folder.is_dir():
-        is_current = folder.samefile(Path())
-        if is_current or folder.resolve().is_mount():
-            what = "the current folder" if is_current else "a mount point"
-            raise BackupError(
-                f"{folder} is {what}, which cannot be replaced: name a folder in it or beside it"
-            )
-    beside = folder.with_name(folder.name + ".restoring")
+    stays = folder.is_dir() and (folder.is_mount() or folder.samefile(Path.cwd()))  # it cannot be replaced
+    beside = folder / _SUFFIX if stays else folder.with_name(folder.name + _SUFFIX)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(beside, ignore_errors=True)  # left by a restore that was killed
@@ -52,8 +52,11 @@ def restore_into(catalogue: Catalogue, manifest: BackupManifest, folder: Path) -
         if report.refusal or report.problems:
             why = report.refusal or report.problems[0].text
             raise BackupError(f"the backup cannot be used: {why}. What was restored is in {beside}")
-        os.replace(beside, folder)
-        sync_folder(folder.parent)
+        if stays:
+            _move_up(beside)
+        else:
+            os.replace(beside, folder)
+            sync_folder(folder.parent)
     except OSError as error:
         raise BackupError(f"{error.filename or folder} cannot be written: {error.strerror}") from None
     size = sum(file.size for file in manifest.files)
@@ -66,6 +69,18 @@ def _give(beside: Path, folder: Path) -> None:
         give_to_owner_of(folder, fd)
     finally:
         os.close(fd)
+
+
+def _move_up(beside: Path) -> None:
+    """Move the files into the folder above. Until the last one is there, a broker refuses to start on it.
+
+    The manifest names the last segment, and the checkpoints name those that they need; so these come first.
+    """
+    names = sorted(os.listdir(beside), key=lambda name: (base_of(name) is not None, name != MANIFEST, name))
+    for name in names:
+        os.rename(beside / name, beside.parent / name)
+        sync_folder(beside.parent)
+    beside.rmdir()
 
 
 def _write(catalogue: Catalogue, file: SavedFile, folder: Path) -> None:
