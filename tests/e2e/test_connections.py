@@ -45,6 +45,7 @@ from holtmq.amqp.methods import (
 )
 from holtmq.auth.passwords import hash_password
 from holtmq.auth.permissions import Permissions
+from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import User
 from holtmq.node import Node
 from holtmq.testing import TestBroker
@@ -431,6 +432,25 @@ def test_a_queue_that_the_broker_names_needs_the_rights_on_that_name(
         connections[1].channel().queue_declare("", exclusive=True, arguments={"x-dead-letter-exchange": ""})
     )
     assert made.method.queue.startswith("amq.gen-")
+
+
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+def test_a_topic_permission_holds_for_every_key_of_a_message(
+    broker: TestBroker, connect: Connect, name: str, header: str
+) -> None:
+    user(broker, name, name, (".*", ".*", ".*"))
+    topics = TopicPermission(name, name, "amq.topic", r"^ok\.", ".*")
+    broker.call(lambda node: node.broker.access.put_topic_permission(topics))
+    channel = connect(user=name, password="secret", virtual_host=name).channel()
+    channel.confirm_delivery()
+
+    def publish_to(*keys: str) -> None:
+        headers: dict[str, Any] = {header: list(keys[1:])}
+        channel.basic_publish("amq.topic", keys[0], b"", pika.BasicProperties(headers=headers))
+
+    publish_to("ok.a", "ok.b")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=r"access to topic 'bad\.b' in exchange"):
+        publish_to("ok.a", "ok.b", "bad.b")
 
 
 def test_who_may_not_read_learns_no_names_of_queues(broker: TestBroker, connect: Connect, name: str) -> None:

@@ -113,6 +113,8 @@ class Channel:
             self._check_user_id(read_content_header(header).user_id)  # RabbitMQ looks at it first
             raise
         if not properties.plain:
+            for key in properties.extra_keys:  # as the frame loop does for the routing key
+                self.connection.rights.check_topic(route.exchange.name, key, write=True)
             header, properties = self._check_special(properties, header)
         counts.received += 1
         self.received += 1

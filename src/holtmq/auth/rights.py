@@ -13,6 +13,7 @@ from typing import Final
 from holtmq.auth.permissions import FULL_ACCESS, Access, Action, Permissions
 from holtmq.auth.roles import Role
 from holtmq.auth.scopes import Scopes
+from holtmq.auth.topic_permissions import TopicPermissions
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_VHOST, User, UserStore
 
 MONITORING: Final = "monitoring"
@@ -191,6 +192,28 @@ class Identity:
         """As ``require``, for a queue or exchange given by vhost and name, as in RabbitMQ's API."""
         if not self.may_in(vhost, action, name):
             raise refused(action, name, vhost, self.name)
+
+    def restricts_topics(self, permissions: TopicPermissions, vhost: str, exchange: str) -> bool:
+        """Whether only some routing keys are allowed on this topic exchange."""
+        if self.scopes is not None:
+            return self.scopes.restricts_topics
+        return permissions.restricts(self.name, vhost, exchange)
+
+    def require_topic(
+        self, permissions: TopicPermissions, vhost: str, exchange: str, topic: str, *, write: bool
+    ) -> None:
+        """Raise RightMissing unless the routing key is allowed on this topic exchange."""
+        if not self.restricts_topics(permissions, vhost, exchange):
+            return
+        if self.scopes is not None:
+            allowed = self.scopes.may_topic(vhost, exchange, topic, write=write)
+        else:
+            allowed = permissions.may(self.name, vhost, exchange, topic, write=write)
+        if not allowed:
+            raise RightMissing(
+                f"access to topic '{topic}' in exchange '{exchange}' in vhost '{vhost}' "
+                f"refused for user '{self.name}'"
+            )
 
     def _known(self, action: Action) -> set[str]:
         if action is Action.READ:

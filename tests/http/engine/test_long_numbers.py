@@ -38,3 +38,14 @@ def test_a_filter_with_a_very_long_index_finds_nothing(api: Api) -> None:
     found = api.get("/api/v1/operator/dead-letters", filter=f"json.id[{LONG}]=1")
 
     assert (found.status_code, found.json()["total"]) == (200, 0)
+
+
+@pytest.mark.parametrize("path", ["user-limits/guest/max-connections", "vhost-limits/%2F/max-queues"])
+@pytest.mark.parametrize("number", [2**70, -(2**70)])
+def test_a_limit_beyond_what_is_stored_is_refused_and_changes_nothing(
+    api: Api, path: str, number: int
+) -> None:
+    """It was answered with 500, was in force, and no checkpoint could be written any more."""
+    assert api.http.put(f"/api/{path}", json={"value": number}).status_code == 400
+    assert api.get(f"/api/{path.partition('/')[0]}").json() == []
+    assert api.http.put(f"/api/{path}", json={"value": 2**63 - 1}).status_code == 204

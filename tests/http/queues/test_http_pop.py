@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 from http_support import Api, ids
 
 from holtmq.broker.partitioned.requests import Popped, Waiter
+from holtmq.config import Config, Http
 from holtmq.http.queues import pop
 from holtmq.node import Node
 from holtmq.testing import TestBroker
@@ -526,3 +528,13 @@ def test_a_message_larger_than_a_pop_may_be_is_handed_out_alone(broker: TestBrok
     api.post("/api/v1/push", {"items": [{"queue": "q", "payload": "x" * 100} for _ in range(2)]})
 
     assert [len(api.pop("q", batch=9, autoAck="true")) for _ in range(3)] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("path", ["pop/queue/q", "ephemeral/pop"])
+def test_a_pop_that_names_no_time_waits_no_longer_than_any_may(path: str) -> None:
+    """It waited for 30 seconds, the default, where ``http.max_wait_ms`` was less."""
+    with TestBroker(config=Config(http=Http(max_wait_ms=20))) as broker, httpx.Client(timeout=5) as http:
+        http.post(f"{broker.http_url}/api/v1/ephemeral/push", json={"queue": "q", "messages": []})
+        answer = http.get(f"{broker.http_url}/api/v1/{path}", params={"wait": "true", "queue": "q"})
+
+    assert answer.is_success, answer.text

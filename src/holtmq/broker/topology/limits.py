@@ -13,6 +13,8 @@ from holtmq.broker.errors import Conflict
 VHOST_LIMITS: Final = ("max-connections", "max-queues")
 USER_LIMITS: Final = ("max-connections", "max-channels")
 
+_MOST: Final = 1 << 63
+
 
 def read_limit(name: str, value: object, known: tuple[str, ...], thing: str) -> int:
     """Parse a limit; a negative value means no limit. Raises Conflict for an unknown name or a bad value."""
@@ -21,6 +23,8 @@ def read_limit(name: str, value: object, known: tuple[str, ...], thing: str) -> 
         raise Conflict(f"unknown limit '{name}' for {thing}: the nearest right one is '{nearest}'")
     if isinstance(value, bool) or not isinstance(value, int):
         raise Conflict(f"{name} for {thing} should be a number, actually was {value!r}")
+    if not -_MOST <= value < _MOST:  # the journal could not store it
+        raise Conflict(f"{name} for {thing} should be a number of 64 bits at most")
     return value
 
 

@@ -46,6 +46,7 @@ async def publish(call: Call) -> object:
         raise Refusal(400, str(error)) from None
     most = call.context.config.amqp.max_message_bytes
     routes: dict[str, Route] = {}
+    is_restricted = call.restricts_topics(vhost, exchange)
     for row in rows:
         if steps.is_due:
             await steps.between()
@@ -53,6 +54,8 @@ async def publish(call: Call) -> object:
             raise Refusal(400, f"a routing key has at most {_KEY_MAX} bytes")
         if len(row.payload) > most:
             raise Refusal(413, f"message size {len(row.payload)} is larger than configured max size {most}")
+        if is_restricted:
+            call.require_topics(vhost, exchange, (row.key,), write=True)
         if row.key not in routes:
             routes[row.key] = broker.resolve(vhost, exchange, row.key, make_address(exchange, row.key))
     flow = broker.flow

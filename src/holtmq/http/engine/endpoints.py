@@ -5,7 +5,7 @@ Owns: the types that the application, the documentation and the endpoint modules
 routing, sockets, rules.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -15,6 +15,7 @@ from holtmq.auth.roles import Role
 from holtmq.auth.users import ADMINISTRATOR
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.topology.exchange_kinds import ExchangeKind
 from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import EMPTY_BODY, Refusal
@@ -88,6 +89,20 @@ class Call:
     def require_in_vhost(self, action: Action, name: str) -> None:
         """The same for a queue or exchange in the path's vhost; no name: the default exchange."""
         self.identity.require_in(self.path["vhost"], action, name or DEFAULT_EXCHANGE)
+
+    def restricts_topics(self, vhost: VHost, exchange: str) -> bool:
+        """Whether it is a topic exchange on which the caller may use some routing keys only."""
+        found = vhost.exchanges.get(exchange)
+        if found is None or found.inner_kind is not ExchangeKind.TOPIC:
+            return False
+        return self.identity.restricts_topics(self.broker.topic_permissions, vhost.name, exchange)
+
+    def require_topics(self, vhost: VHost, exchange: str, keys: Iterable[str], *, write: bool) -> None:
+        """Raise 403 unless the caller may use these routing keys on the exchange, if it has topics."""
+        if self.restricts_topics(vhost, exchange):
+            permissions = self.broker.topic_permissions
+            for key in keys:
+                self.identity.require_topic(permissions, vhost.name, exchange, key, write=write)
 
     def require_at(self, action: Action, where: tuple[int, int] | None) -> None:
         """The same for the queue in a partition's address; does nothing when there is no such queue."""

@@ -90,7 +90,7 @@ class Query:
     def number(self, name: str, default: int, low: int = 0, high: int = 1 << 53) -> int:
         value = self._values.get(name, "")
         if not re.fullmatch(r"-?[0-9]{1,18}", value):
-            return default
+            return min(default, high)
         return min(max(int(value), low), high)
 
     def flag(self, name: str, default: bool = False) -> bool:

@@ -147,6 +147,7 @@ async def post_binding(call: Call) -> Reply:
     arguments = checked_table(given.arguments, "arguments of the binding")
     call.require_in_vhost(Action.WRITE, name)
     call.require_in_vhost(Action.READ, source)
+    call.require_topics(call.vhost, source, (key,), write=False)
     call.broker.bind(call.vhost, source, name, key, arguments, to_exchange=to_exchange)
     made = properties_key(key, arguments)
     return Reply(201, headers={"location": f"{quote(name, safe='')}/{quote(made, safe='~')}"})
@@ -157,6 +158,7 @@ async def delete_binding(call: Call) -> Reply:
     _, key, arguments = await _one(call)
     call.require_in_vhost(Action.WRITE, name)
     call.require_in_vhost(Action.READ, source)
+    call.require_topics(call.vhost, source, (key,), write=False)
     call.broker.exchanges.unbind(call.vhost, source, name, key, arguments, to_exchange=to_exchange)
     return CHANGED
 

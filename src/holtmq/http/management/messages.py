@@ -107,6 +107,7 @@ async def publish(call: Call) -> object:
         raise Refusal(
             400, f"user_id property set to '{properties.user_id}' but authenticated user was '{user.name}'"
         )
+    call.require_topics(vhost, exchange, (key, *properties.extra_keys), write=True)
     if properties.direct_reply:
         raise Refusal(400, "direct reply-to needs a consumer, which a single request does not have")
     route = call.broker.resolve(vhost, exchange, key, make_address(exchange, key))

@@ -231,7 +231,7 @@ async def redrive(call: Call) -> Reply:
     found, to = _sources(call, asked), asked.to
     if to is not None:
         home = asked.vhost or "/"
-        require_target(call, home, to.vhost, to.queue, to.exchange)
+        require_target(call, home, to)
         kinds = {one.partitioned for one in found}
         if True in kinds and (to.exchange is not None or to.vhost is not None):
             raise Refusal(400, "to: dead letters of consumer groups go to a partitioned queue of vhost /")

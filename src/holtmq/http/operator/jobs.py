@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from holtmq.auth.permissions import Action
-from holtmq.broker.jobs.job import Job, Request
+from holtmq.broker.jobs.job import Job, Request, Target
 from holtmq.http.engine.endpoints import LOOK, READ, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 
@@ -117,7 +117,7 @@ async def resume_job(call: Call) -> object:
     job, identity = _job(call), call.identity
     to = job.request.to
     if to is not None:
-        require_target(call, job.request.sources[0].vhost, to.vhost, to.queue, to.exchange)
+        require_target(call, job.request.sources[0].vhost, to)
     if job.is_running:
         raise Refusal(409, f"job {job.id} is running")
     jobs = call.broker.jobs
@@ -128,9 +128,9 @@ async def resume_job(call: Call) -> object:
     return Reply(202, job_out(job))
 
 
-def require_target(call: Call, home: str, vhost: str | None, queue: str | None, exchange: str | None) -> None:
+def require_target(call: Call, home: str, to: Target) -> None:
     """Raise unless the target exists and the caller may write to it."""
-    where = home if vhost is None else vhost
+    where, queue, exchange = home if to.vhost is None else to.vhost, to.queue, to.exchange
     known = call.broker.vhost(where)
     if (queue is None) == (exchange is None):
         raise Refusal(400, 'to: name a "queue" or an "exchange", and not both')
@@ -141,6 +141,12 @@ def require_target(call: Call, home: str, vhost: str | None, queue: str | None, 
         if known.exchange(exchange).internal:
             raise Refusal(400, f"exchange '{exchange}' is internal: nothing can be published to it")
         call.identity.require_in(where, Action.WRITE, exchange or "amq.default")
+        if to.routing_key is not None:
+            call.require_topics(known, exchange, (to.routing_key,), write=True)
+        elif call.restricts_topics(known, exchange):
+            raise Refusal(
+                403, f"on exchange '{exchange}' you may use some routing keys only: name a routing_key"
+            )
 
 
 _JOB: Final = "/api/v1/operator/jobs/{id}"

@@ -50,7 +50,7 @@ async def copy(call: Call) -> Reply:
 async def _transfer(call: Call, verb: str) -> Reply:
     source, given = _source(call), call.json(TransferIn)
     to = given.to
-    require_target(call, source.vhost, to.vhost, to.queue, to.exchange)
+    require_target(call, source.vhost, to)
     return await started(call, _request(call, verb, source, given, to))
 
 
