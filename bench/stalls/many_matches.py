@@ -56,6 +56,44 @@ def topic(site: Site, count: int) -> Callable[[], object]:
     return _publish(site)
 
 
+def _long_patterns(site: Site, count: int) -> None:
+    """Bindings with 200 headers each; half of them differ from the message in the last one only."""
+
+    def binding(number: int) -> tuple[str, dict[str, Any]]:
+        if number % 2:
+            return "", {"x-match": "any", **{f"k{at}": number for at in range(200)}}
+        return "", {"x-match": "all", **{f"k{at}": at for at in range(199)}, "last": number}
+
+    _bound(site, "headers", count, count, binding)
+
+
+def long_patterns(site: Site, count: int) -> Callable[[], object]:
+    _long_patterns(site, count)
+    return _publish(site, {f"k{at}": at for at in range(1_000)})
+
+
+def delete_long_patterns(site: Site, count: int) -> Callable[[], object]:
+    _long_patterns(site, count)
+    return lambda: site.channel.exchange_delete("source")
+
+
+def through_exchanges(site: Site, count: int) -> Callable[[], object]:
+    """An exchange that leads to one queue through very many others."""
+
+    def make(node: Node) -> None:
+        broker = node.broker
+        vhost = broker.vhost("/")
+        broker.declare_queue(vhost, "sink", durable=True)
+        broker.exchanges.declare(vhost, "source", "fanout")
+        for number in range(count):
+            broker.exchanges.declare(vhost, f"between-{number}", "fanout")
+            broker.bind(vhost, "source", f"between-{number}", "", to_exchange=True)
+            broker.bind(vhost, f"between-{number}", "sink", "")
+
+    site.topology(make)
+    return _publish(site)
+
+
 def topic_of_users(site: Site, count: int) -> Callable[[], object]:
     """Each binding has a word of its own; a message for each of them."""
     _bound(site, "topic", count, 100, lambda number: (f"user.{number}.#", {}))

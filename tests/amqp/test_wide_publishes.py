@@ -1,5 +1,7 @@
 """A message for very many queues is placed in steps: others have their turn, the outcome is the same."""
 
+from itertools import pairwise
+
 import pytest
 from amqp_support import Client, finish, new_broker, publish, step
 
@@ -18,8 +20,10 @@ from holtmq.amqp.methods import (
     QueueDelete,
 )
 from holtmq.broker.broker import Broker
+from holtmq.broker.publish import wide_publishes
 from holtmq.broker.publish.wide_publishes import QueuesInParts
 from holtmq.broker.records.recovery import recover
+from holtmq.broker.topology import routing
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.turn_limits import TurnLimits
 from holtmq.journal import MemoryJournal
@@ -314,3 +318,32 @@ def test_transient_messages_and_queues_that_keep_all_are_placed_alike(journal: M
     assert told == [BasicAck(1)]
     assert (client.bodies("kept"), client.bodies("fleeting")) == ([b"m"], [b"m"])
     assert [len(again.vhost("/").queues[name]) for name in ("kept", "a")] == [1, 0]
+
+
+@pytest.mark.parametrize("leads_to", ["a", None])
+def test_a_long_way_through_exchanges_is_gone_in_steps(
+    journal: MemoryJournal, monkeypatch: pytest.MonkeyPatch, leads_to: str | None
+) -> None:
+    monkeypatch.setattr(routing, "_FAR", 3)
+    monkeypatch.setattr(wide_publishes, "_PARTS_MAX", 2)
+    client = wide(journal)
+    names = [f"far-{number}" for number in range(8)]
+    for name in names:
+        ask(client, ExchangeDeclare(name, "fanout", durable=True))
+    for source, destination in pairwise([*names, names[0]]):
+        ask(client, ExchangeBind(destination, source))
+    if leads_to is not None:
+        ask(client, QueueBind(leads_to, names[-1]))
+
+    for _ in range(2):  # also if the route is known
+        assert client.feed(send(exchange=names[0], mandatory=True)) == []
+        told: list[Method] = []
+        steps = 0
+        while client.broker.long_changes:
+            told += step(client)
+            steps += 1
+
+        assert steps >= 4
+        assert isinstance(told[-1], BasicAck)
+        assert any(isinstance(method, BasicReturn) for method in told) == (leads_to is None)
+    assert waiting(client) == [2 if leads_to else 0, 0, 0, 0, 0]

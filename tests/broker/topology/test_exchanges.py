@@ -87,6 +87,19 @@ def test_the_other_kinds_need_no_headers(kind: str) -> None:
     assert not exchange(kind).needs_headers
 
 
+def test_patterns_with_very_many_headers_take_more_of_a_part_and_of_a_step() -> None:
+    x = exchange("headers")
+    wanted = {f"k{number}": number for number in range(79)}
+    for number in range(30):
+        x.bind(Box(f"q{number}"), "", {"x-match": "all", **wanted, "last": number})
+
+    parts = list(x.route_in_parts("", {**wanted, "last": 7}, None))
+
+    assert [one.name for part in parts for one in part] == ["q7"]
+    assert len(parts) == 4  # 30 patterns of few headers would be one
+    assert sum(1 for _ in x.dismantle()) > 300
+
+
 def test_the_hash_exchange_picks_one_and_always_the_same() -> None:
     x = exchange("x-consistent-hash")
     x.bind(A, "1")

@@ -201,7 +201,7 @@ class PreparedPublishes:
                 queues.update([(queue.name, queue) for queue in part])
                 if len(queues) > route.vhost.widest:
                     return queues.values()
-                yield from repeat(None, (walk.looked_at - looked_at) // LOOKED_AT)
+                yield from repeat(None, walk.looked_at // LOOKED_AT - looked_at // LOOKED_AT)
                 looked_at = walk.looked_at
         return queues.values()
 

@@ -8,6 +8,7 @@ exchanges is in ``routing.py``.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Final, Generic, Union
 
 from holtmq.broker.errors import Conflict
@@ -215,8 +216,9 @@ class Exchange(Generic[Q]):
     def _dispose(self, destination: Union[Q, "Exchange[Q]"]) -> Iterator[None]:
         bindings = self._detached[id(destination)]  # unique id: this generator holds the destination
         while bindings:
-            self._drop_detached(*bindings.popitem())
-            yield
+            identity, binding = bindings.popitem()
+            self._drop_detached(identity, binding)
+            yield from repeat(None, self._work_of(binding))
         del self._detached[id(destination)]
 
     def _drop_detached(self, identity: Identity, binding: Binding[Q]) -> None:
@@ -230,7 +232,7 @@ class Exchange(Generic[Q]):
         while self._bindings:
             _, binding = self._bindings.popitem()
             self._index.remove(binding)
-            yield
+            yield from repeat(None, self._work_of(binding))
         while self._by_destination:
             _, bindings = self._by_destination.popitem()
             while bindings:
@@ -303,6 +305,9 @@ class Exchange(Generic[Q]):
     def compared(self) -> int:
         """How many bindings were compared with a message for the last part of ``route_in_parts``."""
         return self._index.compared if isinstance(self._index, HeadersIndex) else 0
+
+    def _work_of(self, binding: "Binding[Q]") -> int:
+        return self._index.work_of(binding) if isinstance(self._index, HeadersIndex) else 1
 
     def _attached(self, destinations: list[Union[Q, "Exchange[Q]"]]) -> list[Union[Q, "Exchange[Q]"]]:
         if detached := self._detached:

@@ -8,10 +8,12 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
+from typing import Final
 
 from holtmq.broker.errors import Conflict
 
 _ABSENT = object()
+_WANTED: Final = 8  # headers of one pattern that are a few
 
 
 class Match(Enum):
@@ -38,6 +40,11 @@ class HeadersPattern:
             if key != "x-match" and (with_x or not key.startswith("x-"))
         )
         return cls(match in (Match.ALL, Match.ALL_WITH_X), wanted)
+
+    @property
+    def work(self) -> int:
+        """How many comparisons with a pattern of a few headers may take as long."""
+        return 1 + len(self.wanted) // _WANTED
 
     def pairs(self) -> list[tuple[str, object]]:
         """Headers with values, of which a message that matches has at least one; none: it may have any."""

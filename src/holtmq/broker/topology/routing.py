@@ -15,6 +15,8 @@ from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.recent_history import RecentHistory
 
 _name: Final = attrgetter("name")
+_EXCHANGE: Final = 3  # bindings that are looked at in the time that it takes to pass an exchange
+_FAR: Final = 2_000  # exchanges to pass: about 5 ms
 _NO_TABLE: Mapping[str, object] = {}
 _MAX_DELAY_MS = 2**32 - 1  # the limit of RabbitMQ's delayed-message plugin
 
@@ -50,26 +52,28 @@ def route(
 ) -> RouteResult[Q]:
     """Every queue that the message reaches, each once, nearest exchange first.
 
-    If there are more than ``widest``, only some of them, and ``is_wide``.
+    If there are more than ``widest``, only some of them, and ``is_wide``; likewise if the way to them is long.
 
     As in RabbitMQ, the alternate exchange is used when the exchange itself has no match. A bound exchange
     counts as a match even if it leads to no queue. Each exchange is visited once, so cycles end.
     """
     walk = RouteWalk(exchange, routing_key, headers, find_queue, alternate_of, properties, delay_served)
     queues: dict[str, Q] = {}
+    is_wide = False
     for part in walk:
         if len(part) == 1:
             queues.setdefault(part[0].name, part[0])
-            continue
-        queues.update(zip(map(_name, part), part, strict=True))
-        if len(queues) > widest:
+        else:
+            queues.update(zip(map(_name, part), part, strict=True))
+        if len(queues) > widest or (walk.passed > _FAR and widest < sys.maxsize):
+            is_wide = True
             break
     return RouteResult(
         tuple(queues.values()),
         walk.depends,
         tuple(walk.delays),
         tuple(walk.histories),
-        len(queues) > widest,
+        is_wide,
     )
 
 
@@ -77,7 +81,7 @@ class RouteWalk(Generic[Q]):
     """``route``, in parts, each of which takes about a millisecond at most. A queue may be in several
     parts. The topology may change between them; ``delays`` and ``histories`` are complete at the end."""
 
-    __slots__ = ("_parts", "delays", "depends", "histories", "looked_at")
+    __slots__ = ("_parts", "delays", "depends", "histories", "looked_at", "passed")
 
     def __init__(
         self,
@@ -91,6 +95,7 @@ class RouteWalk(Generic[Q]):
     ) -> None:
         self.depends = False
         self.looked_at = 0  # bindings, in the parts so far
+        self.passed = 0  # exchanges, or to be passed
         self.delays: list[Delay[Q]] = []
         self.histories: list[RecentHistory] = []
         self._parts = self._walk(
@@ -138,11 +143,12 @@ class RouteWalk(Generic[Q]):
             else:
                 for part in current.route_in_parts(routing_key, headers, properties):
                     matches = matches or bool(part)
-                    self.looked_at += max(len(part), current.compared)
+                    self.looked_at += max(len(part), current.compared, _EXCHANGE)
                     if Exchange in set(map(type, part)):
                         further = [one for one in part if isinstance(one, Exchange) and one.name not in seen]
                         seen.update(map(_name, further))
                         work += further
+                        self.passed += len(further)
                         yield [one for one in part if not isinstance(one, Exchange)]
                     else:
                         yield cast("list[Q]", part)
@@ -153,6 +159,7 @@ class RouteWalk(Generic[Q]):
             ):
                 seen.add(alternate.name)
                 work.append(alternate)
+                self.passed += 1
 
 
 def delay_of(headers: Table) -> int:

@@ -69,11 +69,12 @@ async def route_test(call: Call) -> object:
         raise NotFound(f"no vhost '{asked.vhost}'")
     start = vhost.exchange(exchange_name(asked.exchange))
     headers = checked_table(asked.headers, "headers")
-    result = vhost.route(start, checked_key(asked.routing_key), headers, None)
-    return {
-        "queues": sorted(queue.name for queue in result.queues),
-        "delayed_by": [delay.exchange.name for delay in result.delays],
-    }
+    walk, stepwise = vhost.walk(start, checked_key(asked.routing_key), headers), Stepwise()
+    queues: set[str] = set()
+    for part in walk:
+        queues.update(queue.name for queue in part)
+        await stepwise.between()
+    return {"queues": sorted(queues), "delayed_by": [delay.exchange.name for delay in walk.delays]}
 
 
 ENDPOINTS: Final = (
