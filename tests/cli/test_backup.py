@@ -27,6 +27,7 @@ from holtmq.cli.backup.saving import save
 from holtmq.cli.backup.sources import Source, running_broker
 from holtmq.cli.backup.stores import BackupError, BucketStore, open_store
 from holtmq.cli.broker_api import BrokerApi
+from holtmq.journal import JournalCorrupt, open_journal
 from holtmq.journal.backup_format import BackupManifest
 from holtmq.journal.checkpoint import publish as publish_checkpoint
 from holtmq.journal.checkpoint import write_checkpoint
@@ -34,7 +35,6 @@ from holtmq.journal.compaction import write_compacted
 from holtmq.journal.disk import OsDisk
 from holtmq.journal.file_set import FileSet, keep_files
 from holtmq.journal.segment import SegmentHeader
-from holtmq.journal import JournalCorrupt, open_journal
 from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
 
