@@ -103,7 +103,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
         raise AssertionError(what) from None
 
 
-async def get(node: NodeProcess, path: str) -> tuple[int, dict[str, object]]:
+async def get(node: NodeProcess, path: str) -> tuple[int, Any]:
     client = await HttpClient.connect(node.ports.http)
     try:
         status, body = await client.get(path)
@@ -112,7 +112,7 @@ async def get(node: NodeProcess, path: str) -> tuple[int, dict[str, object]]:
     return status, json.loads(body)
 
 
-async def post(node: NodeProcess, path: str, body: object) -> tuple[int, dict[str, object]]:
+async def post(node: NodeProcess, path: str, body: object) -> tuple[int, Any]:
     client = await HttpClient.connect(node.ports.http)
     try:
         status, answer = await client.post(path, body)
@@ -122,7 +122,7 @@ async def post(node: NodeProcess, path: str, body: object) -> tuple[int, dict[st
 
 
 async def is_standing_by(node: NodeProcess) -> bool:
-    return (await get(node, "/health"))[1]["status"] == "standby"
+    return bool((await get(node, "/health"))[1]["status"] == "standby")
 
 
 @asynccontextmanager
@@ -240,6 +240,28 @@ async def test_the_verbs_show_promote_and_forget_and_a_switchover_repeats_nothin
     assert "owns the log" in output
     assert await nodes.holt("forget", "one") == (0, "one is forgotten\n")
     assert "one" not in (await nodes.holt("status"))[1]
+
+
+async def test_a_worker_acks_at_the_new_owner_what_the_dead_one_gave_it(nodes: Nodes) -> None:
+    first = await nodes.owner("one")
+    second = await nodes.standby("two")
+    await post(first, "/api/v1/push", {"items": [{"queue": "log", "payload": 1, "transactionId": "a"}]})
+
+    async def pop(node: NodeProcess) -> dict[str, Any]:
+        _, popped = await get(node, "/api/v1/pop/queue/log?consumerGroup=g&subscriptionMode=all")
+        (message,) = popped["messages"]
+        names = ("transactionId", "partitionId", "leaseId", "consumerGroup")
+        return {name: message[name] for name in names}
+
+    await post(first, "/api/v1/ack", {**await pop(first), "status": "retry"})
+    held = await pop(first)  # a second delivery is recorded at once, and is durable when a later push is
+    await post(first, "/api/v1/push", {"items": [{"queue": "other", "payload": 2}]})
+
+    await first.kill()
+    await until(second.is_ready, "the successor serves")
+
+    _, (verdict,) = await post(second, "/api/v1/ack", {**held, "status": "completed"})
+    assert verdict["success"]
 
 
 async def test_the_dashboard_shows_standbys_and_hands_the_log_over(nodes: Nodes) -> None:
