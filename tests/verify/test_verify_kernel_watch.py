@@ -1,10 +1,10 @@
 """What ``strace`` writes is understood, and a sync counts for one report of it."""
 
 import os
+from pathlib import Path
 
 import pytest
 
-from holtmq.verify import kernel_watch
 from holtmq.verify.kernel_watch import KernelWatch, Strace
 
 
@@ -50,6 +50,29 @@ def test_a_call_that_failed_or_never_returned_confirms_nothing(line: bytes) -> N
 
 
 def test_without_the_program_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_watch.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr("holtmq.verify.kernel_watch.shutil.which", lambda name: None)
 
     assert Strace.find() == Strace(why_not="strace is not installed")
+
+
+@pytest.mark.parametrize(
+    ("trace", "works"),
+    [
+        ("12 fdatasync(3</tmp/x>(deleted)) = 0\n12 getppid() = 11", True),
+        ("12 getppid() = 11", True),  # the sync did not reach the kernel: the broker's will not either
+        ("12 fdatasync in words that are not understood\n12 getppid() = 11\nfdatasync(", False),
+        ("", False),
+    ],
+)
+def test_a_sync_that_does_not_reach_the_kernel_is_told_from_a_trace_that_is_not_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trace: str, works: bool
+) -> None:
+    program = tmp_path / "strace"
+    program.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncat > "$2" <<END\n{trace}\nEND\n')
+    program.chmod(0o755)
+    monkeypatch.setattr("holtmq.verify.kernel_watch.shutil.which", lambda _: str(program))
+
+    found = Strace.find()
+
+    assert (found.path == str(program)) is works
+    assert bool(found.why_not) is not works
