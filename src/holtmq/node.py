@@ -412,6 +412,8 @@ class Node:
     def _watch_replica(self, replica: ReplicaLife) -> None:
         """End the node when another node owns the log; hand the log over when that is requested."""
         trouble = replica.trouble()
+        if trouble and self.journal.stalled:  # PostgreSQL was not asked
+            trouble = f"{self.journal.stalled}: nothing is confirmed"
         if bool(trouble) != self._cut_off:
             # Clients should try another node: it may own the log by now, which this node cannot find out.
             self._cut_off = bool(trouble)
