@@ -431,6 +431,8 @@ class Node:
         if replica is None:
             return
         trouble = replica.trouble()
+        if trouble and self.journal.stalled:  # PostgreSQL was not asked
+            trouble = f"{self.journal.stalled}: nothing is confirmed"
         if bool(trouble) != self._cut_off:
             # Clients should try another node: it may own the log by now, which this node cannot find out.
             self._cut_off = bool(trouble)

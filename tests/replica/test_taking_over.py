@@ -8,6 +8,8 @@ from array import array
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
@@ -23,6 +25,7 @@ from holtmq.journal.replica.local_copy import LocalCopy
 from holtmq.journal.replica.replicated_writer import ReplicatedWriter
 from holtmq.journal.replica.store import Kind, LogState, LogStore, Part
 from holtmq.journal.replica.view import Peer, Role
+from holtmq.node import Node
 from holtmq.replica_life import ReplicaLife
 from postgres import Cluster
 
@@ -274,3 +277,21 @@ def test_a_standby_with_the_name_of_the_owner_says_so(
         until(lambda: standby.opening.view.role == Role.STANDBY, "it stands by")  # noqa: B023
         said = [record.message for record in caplog.records if "journal.replica_node" in record.message]
         assert len(said) == (node == "one")
+
+
+def test_an_owner_whose_own_disk_is_full_does_not_blame_postgresql() -> None:
+    said: list[str] = []
+    node: Any = SimpleNamespace(
+        journal=SimpleNamespace(stalled="there is no room for the next segment", failed=None),
+        amqp=SimpleNamespace(refuse=said.append),
+        http=SimpleNamespace(refuse=said.append),
+        _cut_off=False,
+        _handover=None,
+    )
+    replica: Any = SimpleNamespace(
+        trouble=lambda: "PostgreSQL has not answered for 3 s: nothing is confirmed", has_ready_successor=False
+    )
+
+    Node._watch_replica(node, replica)
+
+    assert said == ["there is no room for the next segment: nothing is confirmed"] * 2
