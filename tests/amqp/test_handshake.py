@@ -243,6 +243,7 @@ def test_a_large_frame_before_the_login_is_refused_before_it_has_arrived() -> No
 
     assert isinstance(close, ConnectionClose)
     assert (close.reply_code, large.asked) == (ReplyCode.FRAME_ERROR, None)
+    assert large.connection.waiting_bytes == 0
     assert token.asked == ("", "x" * 16_384)
 
 

@@ -371,6 +371,22 @@ def test_lists_show_what_the_caller_may_read(mine: tuple[Api, Api, TestBroker]) 
         assert "theirs" in guest.http.get(f"/api/v1/{path}").text, path
 
 
+def test_a_prefix_of_locks_shows_those_that_the_caller_may_read(mine: tuple[Api, Api, TestBroker]) -> None:
+    me, guest, broker = mine
+    broker.call(lambda node: node.broker.access.set_permissions("me", "/", Permissions("", "", "^(mine|m)$")))
+    acquire = [{"op": "acquire", "name": name, "ttlSeconds": 60} for name in ("mine", "mine2")]
+    assert guest.post("/api/v1/locks", {"operations": acquire}).is_success
+    look = {"op": "getPrefix", "ns": "queen-locks", "prefix": "m"}
+
+    def shown(api: Api) -> list[list[str]]:
+        alone = api.post("/api/v1/kv", {"operations": [look]}).json()["results"]
+        beside = api.post("/api/v1/transaction", {"kv": [look]}).json()["results"]
+        return [[row["key"] for row in results[0]["rows"]] for results in (alone, beside)]
+
+    assert shown(guest) == [["mine#0", "mine2#0"]] * 2
+    assert shown(me) == [["mine#0"]] * 2
+
+
 def test_a_pop_without_a_queue_takes_from_the_caller_s_own(mine: tuple[Api, Api, TestBroker]) -> None:
     me, guest, _ = mine
     guest.push("theirs", "secret")

@@ -179,6 +179,7 @@ class Connection:
         except AmqpError as error:
             # After a broken frame the start of the next one is unknown.
             self._deaf = error.code is ReplyCode.FRAME_ERROR
+            self.unread = b"" if self._deaf else self.unread
             self.fail(error, error.which)
         except CodecError as error:
             self._deaf = True

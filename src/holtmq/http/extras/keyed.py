@@ -147,8 +147,16 @@ def stores(ops: Sequence[KeyOp]) -> bool:
     return any(op.verb in _STORES for op in ops)
 
 
-def check_answer(decision: KeyDecision) -> None:
-    """Raises KvRefused when the rows are too large for one answer; called before anything is written."""
+def check_answer(sender: Identity, ops: Sequence[KeyOp], decision: KeyDecision) -> None:
+    """Raises KvRefused when the rows are too large for one answer; called before anything is written.
+
+    Of locks by prefix only those stay that the sender may read: the right was checked for the prefix itself.
+    """
+    for op, result in zip(ops, decision.results, strict=True):
+        if op.namespace == LOCKS and op.verb is Verb.GET_PREFIX:
+            names = [row.key.rpartition("#")[0] for row in result.rows]
+            rows = zip(names, result.rows, strict=True)
+            result.rows = [row for name, row in rows if sender.may(Action.READ, name)]
     found = sum([len(row.value) for result in decision.results for row in result.rows])
     if found > paging.MOST_BYTES:
         text = (
@@ -229,7 +237,7 @@ async def run_batch(call: Call) -> object:
     if decision.failed is not None:
         return lost_out(decision, decision.failed)
     try:
-        check_answer(decision)
+        check_answer(call.identity, ops, decision)
     except KvRefused as refused:
         return refused.reply()
     call.service.keyed.commit(decision)

@@ -143,7 +143,7 @@ class TransactionApi:
             request.answer(200, msgspec.json.encode(lost))
             return
         try:
-            check_answer(keyed)
+            check_answer(sender, ops, keyed)
         except KvRefused as refused:
             raise Refusal(refused.status, str(refused)) from None
         state_records = [*keyed.state_records, *self._service.timed.record(timer_operations.change)]
