@@ -166,6 +166,8 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "seek a group in all partitions": (100_000, partitioned.seek),
     "delete a group of all partitions": (100_000, partitioned.delete_group),
     "ack in one batch, each in its partition": (10_000, partitioned.ack),
+    "dead-letter in one batch, one partition": (5_000, partitioned.dead_letter(1)),
+    "dead-letter in one batch, some partitions": (10_000, partitioned.dead_letter(500)),
     "leases expire at once": (100_000, partitioned.expire),
     "list keyed rows, the first time": (100_000, extras.list_rows),
     "list keyed rows 256 times in one request": (100_000, extras.list_rows_often),

@@ -82,6 +82,28 @@ def ack(site: Site, count: int) -> Callable[[], object]:
     return lambda: site.http.post("/api/v1/ack/batch", json=body).raise_for_status()
 
 
+def dead_letter(partitions: int) -> Prepare:
+    """Dead-letter messages of some partitions in one batch."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        for start in range(0, count, 1_000):
+            items = [
+                {"queue": "log", "partition": f"p{number % partitions}", "payload": number}
+                for number in range(start, min(start + 1_000, count))
+            ]
+            site.http.post("/api/v1/push", json={"items": items}).raise_for_status()
+        path = "/api/v1/pop/queue/log?consumerGroup=g&batch=5000&partitions=1000&subscriptionMode=all"
+        names = ("transactionId", "partitionId", "leaseId")
+        found: list[dict[str, str]] = []
+        while len(found) < count:
+            messages = site.http.get(path).json()["messages"]
+            found += [{**{name: one[name] for name in names}, "status": "dlq"} for one in messages]
+        body = {"acknowledgments": found, "consumerGroup": "g"}
+        return lambda: site.http.post("/api/v1/ack/batch", json=body).raise_for_status()
+
+    return prepare
+
+
 def expire(site: Site, count: int) -> Callable[[], object]:
     """All leases expire at once."""
     _leases(site, count)

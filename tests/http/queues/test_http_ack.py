@@ -1,5 +1,6 @@
 """Acknowledgments, transactions, leases and dead letters over HTTP."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -388,8 +389,14 @@ def test_what_comes_again_after_a_partial_ack_says_so(api: Api) -> None:
 
 
 @pytest.mark.parametrize("status", ["completed", "mixed"])
-def test_acks_in_very_many_partitions_go_in_steps_and_are_answered_alike(
-    broker: TestBroker, api: Api, status: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("partitions", "acks"), [(2, 2_000), (2, 3), (9, 4)])
+def test_very_many_acks_go_in_steps_and_are_answered_alike(
+    broker: TestBroker,
+    api: Api,
+    status: str,
+    partitions: int,
+    acks: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def settled(queue: str) -> list[dict[str, Any]]:
         for name in ("a", "b", "c", "d", "e"):
@@ -402,11 +409,25 @@ def test_acks_in_very_many_partitions_go_in_steps_and_are_answered_alike(
         return [{**row, "queueName": ""} for row in api.ack_batch(messages, words, consumerGroup="g")]
 
     at_once = settled("one")
-    monkeypatch.setattr(ack, "_PARTITIONS_AT_ONCE", 2)
+    monkeypatch.setattr(ack, "_PARTITIONS_AT_ONCE", partitions)
+    monkeypatch.setattr(ack, "_ACKS_AT_ONCE", acks)
+
+    steps: list[int] = []
+    settle = ack.AckApi._settle_any
+
+    def count(self: ack.AckApi, places: Sequence[int], *rest: Any) -> list[str]:
+        steps.append(len(places))
+        return settle(self, places, *rest)
+
+    monkeypatch.setattr(ack.AckApi, "_settle_any", count)
 
     in_steps = settled("two")
 
     assert in_steps == at_once
+    if partitions == 2:  # else completed ones go at once
+        assert steps == ([4, 4, 2] if acks > 4 else [2] * 5)
+    elif status == "mixed":
+        assert steps == [4, 4, 2]
     assert [row["index"] for row in in_steps] == list(range(10))
     broker.crash_and_restart()
     again = [sorted(ids(api.pop(queue, partitions=5, consumerGroup="g"))) for queue in ("one", "two")]

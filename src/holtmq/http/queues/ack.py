@@ -5,7 +5,7 @@ Owns: reading these requests and the error texts. Must not touch: the rules; a r
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -29,6 +29,7 @@ LEASE_PREFIX: Final = b"/api/v1/lease/"
 LEASE_SUFFIX: Final = b"/extend"
 NOWHERE: Final = (0, 0)  # no queue has number 0
 _PARTITIONS_AT_ONCE: Final = 1_000  # of one request: about 25 ms
+_ACKS_AT_ONCE: Final = 2_000  # with other results than "completed": about 25 ms
 _MOST_LEASE: Final = 86_400.0
 _COMPLETED: Final = AckStatus.COMPLETED
 
@@ -96,17 +97,18 @@ class AckApi:
             return
         if not request.identity.reads_everything:
             self._check_rights(request.identity, {ack.partition_id for ack in incoming})
+        by_partition: dict[str, list[int]] = {}
         if len(incoming) > _PARTITIONS_AT_ONCE:
-            by_partition: dict[str, list[int]] = {}
             for place, ack in enumerate(incoming):
                 by_partition.setdefault(ack.partition_id, []).append(place)
-            if len(by_partition) > _PARTITIONS_AT_ONCE:
-                as_task(
-                    "ack in steps", lambda _: self._settle_in_steps(request, incoming, group, by_partition)
-                )(request)
-                return
         now = self._clock()
-        if self._settle_clean(request, incoming, group, now):
+        if len(by_partition) <= _PARTITIONS_AT_ONCE and self._settle_clean(request, incoming, group, now):
+            return
+        if len(by_partition) > _PARTITIONS_AT_ONCE or (
+            len(incoming) > _ACKS_AT_ONCE and len(by_partition) > 1
+        ):
+            steps = list(_steps(by_partition.values()))
+            as_task("ack in steps", lambda _: self._settle_in_steps(request, incoming, group, steps))(request)
             return
         answers = self._settle_any(range(len(incoming)), incoming, group, now)
         request.answer_when_durable(self._journal, 200, f"[{','.join(answers)}]".encode())
@@ -116,14 +118,11 @@ class AckApi:
         request: HttpRequest,
         incoming: list[AckIn],
         group: str | None,
-        by_partition: dict[str, list[int]],
+        steps: list[list[int]],
     ) -> None:
-        """Settle acks in very many partitions, some of these at a time; each partition's acks together."""
+        """Settle very many acks, some at a time (their places in the request)."""
         answers = [""] * len(incoming)
-        places_of = list(by_partition.values())
-        for start in range(0, len(places_of), _PARTITIONS_AT_ONCE):
-            chosen = places_of[start : start + _PARTITIONS_AT_ONCE]
-            places = [place for places in chosen for place in places]
+        for places in steps:
             acks = [incoming[place] for place in places]
             found = self._settle_any(places, acks, group, self._clock())
             for place, answer in zip(places, found, strict=True):
@@ -283,6 +282,19 @@ def document_of(body: bytes) -> object:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as error:
         raise invalid_json(error) from None
+
+
+def _steps(by_partition: Iterable[list[int]]) -> Iterator[list[int]]:
+    """As many acks as go together; those of one partition take effect together."""
+    some: list[int] = []
+    partitions = 0
+    for places in by_partition:
+        if some and (partitions >= _PARTITIONS_AT_ONCE or len(some) + len(places) > _ACKS_AT_ONCE):
+            yield some
+            some, partitions = [], 0
+        some += places
+        partitions += 1
+    yield some
 
 
 def _explain_ack(body: bytes, error: Exception) -> Refusal:

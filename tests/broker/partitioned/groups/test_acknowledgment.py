@@ -11,6 +11,7 @@ from holtmq.broker.partitioned.groups.acknowledgment import (
     Named,
     Settlement,
     settle,
+    verdict_at,
 )
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 
@@ -356,3 +357,26 @@ def test_a_group_that_never_popped_can_ack_and_survives_a_restart() -> None:
     assert verdicts(node.ack(batch, group="other", lease=False)) == [AckVerdict.ACKNOWLEDGED]
     node.restart()
     assert node.queue.groups["other"].cursor(0) == 1
+
+
+class Compared(int):
+    """A position that counts how often it is compared."""
+
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.times += 1
+        return super().__eq__(other)
+
+    __hash__ = int.__hash__
+
+
+def test_very_many_dead_letters_of_a_call_are_not_searched_for_each_answer() -> None:
+    positions = [Compared(10 + number) for number in range(1_000)]
+    settlement = settle({one: Named(DLQ, None) for one in positions}, 10, 1_010, FRESH)
+    Compared.times = 0
+
+    verdicts = {verdict_at(one, settlement, files=True) for one in positions}
+
+    assert verdicts == {AckVerdict.FILED}
+    assert Compared.times < 100 * len(positions)

@@ -4,6 +4,7 @@ Owns: the possible answers, and the head rule: which positions a call settles, r
 Must not touch: leases, clocks, identifiers. The caller resolves positions; the result is a plain value.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -190,6 +191,8 @@ def verdict_at(position: int, settlement: Settlement, files: bool) -> AckVerdict
     """The verdict for one position of a settlement."""
     if position >= settlement.cursor:
         return AckVerdict.REDELIVERED
-    if any(position == filed for filed, _ in settlement.filed):
+    filed = settlement.filed
+    at = bisect_left(filed, (position,))  # there may be as many as a call has acks
+    if at < len(filed) and filed[at][0] == position:
         return AckVerdict.FILED if files else AckVerdict.DROPPED
     return AckVerdict.ACKNOWLEDGED
