@@ -281,17 +281,16 @@ def test_a_standby_with_the_name_of_the_owner_says_so(
 
 def test_an_owner_whose_own_disk_is_full_does_not_blame_postgresql() -> None:
     said: list[str] = []
+    trouble = "PostgreSQL has not answered for 3 s: nothing is confirmed"
     node: Any = SimpleNamespace(
+        replica=SimpleNamespace(trouble=lambda: trouble, has_ready_successor=False),
         journal=SimpleNamespace(stalled="there is no room for the next segment", failed=None),
         amqp=SimpleNamespace(refuse=said.append),
         http=SimpleNamespace(refuse=said.append),
         _cut_off=False,
         _handover=None,
     )
-    replica: Any = SimpleNamespace(
-        trouble=lambda: "PostgreSQL has not answered for 3 s: nothing is confirmed", has_ready_successor=False
-    )
 
-    Node._watch_replica(node, replica)
+    Node._watch_replica(node)
 
     assert said == ["there is no room for the next segment: nothing is confirmed"] * 2
