@@ -52,7 +52,7 @@ def route(
 ) -> RouteResult[Q]:
     """Every queue that the message reaches, each once, nearest exchange first.
 
-    If there are more than ``widest``, only some of them, and ``is_wide``; likewise if the way to them is long.
+    If there are more than ``widest``, only some of them, and ``is_wide``; also if the way to them is long.
 
     As in RabbitMQ, the alternate exchange is used when the exchange itself has no match. A bound exchange
     counts as a match even if it leads to no queue. Each exchange is visited once, so cycles end.
