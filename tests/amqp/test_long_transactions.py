@@ -236,7 +236,7 @@ def test_messages_are_routed_by_their_headers_in_steps(
     seen, answers = stepped(client)
 
     assert len(seen) > 3
-    assert set(seen) == {0}
+    assert set(seen) <= {0, 8}  # none, or all when only the end of the commit is left
     assert answers == [TxCommitOk()]
     for found in (client, restarted(journal)):
         assert found.bodies("even") == numbers(10)[::2]
