@@ -17,7 +17,7 @@ from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.consuming import remove_consumers
 from holtmq.amqp.errors import AmqpError, ChannelFault, ConnectionFault, channel_error
 from holtmq.amqp.frame_loop import FrameLoop
-from holtmq.amqp.frames import FIRST_PAYLOAD_MAX, FRAME_METHOD, HEARTBEAT, encode_frame
+from holtmq.amqp.frames import FRAME_METHOD, HEARTBEAT, encode_frame
 from holtmq.amqp.handshake import OLD_PROTOCOL_HEADER, PROTOCOL_HEADER, Handshake, Hooks, Settings
 from holtmq.amqp.long_settlements import return_together
 from holtmq.amqp.methods import (
@@ -80,7 +80,7 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.closed_channel_messages = ConnectionMessages()  # of channels that were closed
         self.confirming: list[Channel] = []  # channels that published with confirms in this read
-        self.max_payload = min(settings.frame_max - _OVERHEAD, FIRST_PAYLOAD_MAX)  # until it is negotiated
+        self.max_payload = settings.frame_max - _OVERHEAD
         self.vhost: VHost
         self.user_name = ""
         self.auth_mechanism = ""

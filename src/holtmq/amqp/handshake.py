@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from holtmq.amqp.codec import encode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import AmqpError, ConnectionFault
-from holtmq.amqp.frames import FRAME_METHOD, FRAME_MIN_SIZE, encode_frame
+from holtmq.amqp.frames import FIRST_PAYLOAD_MAX, FRAME_METHOD, FRAME_MIN_SIZE, FRAME_OVERHEAD, encode_frame
 from holtmq.amqp.interceptors import NO_INTERCEPTORS, Interceptors
 from holtmq.amqp.methods import (
     ConnectionOpen,
@@ -139,6 +139,9 @@ class Handshake:
     def start(self) -> None:
         """Send connection.start: the protocol header has arrived."""
         settings = self._connection.settings
+        self._connection.max_payload = min(
+            settings.frame_max - FRAME_OVERHEAD, FIRST_PAYLOAD_MAX
+        )  # until it is tuned
         mechanisms = b"PLAIN AMQPLAIN"
         if self._connection.hooks.certified_name() is not None:
             mechanisms = b"EXTERNAL " + mechanisms
