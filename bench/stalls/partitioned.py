@@ -51,6 +51,33 @@ def grouped(path: str, method: str = "GET", body: object = None) -> Prepare:
     return prepare
 
 
+def push(*, new: bool) -> Prepare:
+    """One push to as many queues."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        items = [{"queue": f"log-{number}", "payload": number} for number in range(count)]
+        for start in range(0, 0 if new else count, 400):
+            site.http.post("/api/v1/push", json={"items": items[start : start + 400]}).raise_for_status()
+        return lambda: site.http.post("/api/v1/push", json={"items": items}).raise_for_status()
+
+    return prepare
+
+
+def push_to_work_queue(site: Site, count: int) -> Callable[[], object]:
+    site.channel.queue_declare("work", durable=True)
+    items = [{"queue": "work", "payload": number} for number in range(count)]
+    return lambda: site.http.post("/api/v1/push", json={"items": items}).raise_for_status()
+
+
+def transact(site: Site, count: int) -> Callable[[], object]:
+    """Each operation is a push to a partition of its own."""
+    operations = [
+        {"type": "push", "items": [{"queue": "log", "partition": f"p{number}", "payload": number}]}
+        for number in range(count)
+    ]
+    return lambda: site.http.post("/api/v1/transaction", json={"operations": operations}).raise_for_status()
+
+
 def seek(site: Site, count: int) -> Callable[[], object]:
     """A group that has read from every partition goes back to the start."""
     _leases(site, count)

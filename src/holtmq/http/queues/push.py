@@ -25,6 +25,7 @@ from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import is_uuid
 from holtmq.http.queues.delayed_push import DelayedPushes, delay_of
 from holtmq.http.queues.rendering import buffered_elements, buffered_results, push_elements, push_results
+from holtmq.http.queues.request_bounds import NEW_QUEUES, WORK_ITEMS, check_queues, check_size
 from holtmq.http.queues.single_pushes import SinglePushes
 from holtmq.http.queues.work import WorkApi
 
@@ -180,6 +181,8 @@ class PushApi:
         if len(items) == 1 and items[0][0] in known and not incoming[0].delay_seconds:
             self._single.add(request, items[0])  # the most frequent request
             return
+        if len(items) > NEW_QUEUES:
+            check_queues({item.queue for item in items}, self._work.exists)
         if any(item.delay_seconds for item in incoming):
             self._push_delayed(request, items, [delay_of(item.delay_seconds) for item in incoming])
             return
@@ -239,13 +242,16 @@ class PushApi:
     ) -> None:
         """Some of the names are work queues. Each kind stores its own items; the answer keeps the order."""
         others = [place for place, item in enumerate(items) if item.queue not in work]
+        check_size(len(items) - len(others), WORK_ITEMS, "items for work queues")
         if others:
             results = self._push_to_both(others, items, work)
         else:
+            by_queue: dict[str, list[tuple[int, PushItem]]] = {name: [] for name in work}
+            for place, item in enumerate(items):
+                by_queue[item.queue].append((place, item))
             results = []
-            for name, queue in work.items():
-                mine = [(place, item) for place, item in enumerate(items) if item.queue == name]
-                results += self._work.push(queue, mine)
+            for name, mine in by_queue.items():
+                results += self._work.push(work[name], mine)
         answer = b"[%b]" % b",".join([element for _, element in sorted(results)])
         request.answer_when_durable(self._journal, 201, answer)
 

@@ -40,6 +40,7 @@ from holtmq.http.queues.ack import NEEDS_PARTITION, NEEDS_TRANSACTION, NOWHERE, 
 from holtmq.http.queues.delayed_push import DelayedPushes, delay_of
 from holtmq.http.queues.push import PushItemIn, check_text, explain_items, read_item
 from holtmq.http.queues.rendering import ack_verdict, refusal_text
+from holtmq.http.queues.request_bounds import OPERATIONS, check_queues, check_size
 from holtmq.http.queues.work import WorkApi
 
 
@@ -120,8 +121,8 @@ class TransactionApi:
             if (name_of := self._work.queue_name(partition)) is not None:
                 sender.require(Action.READ, name_of)
         order = asked.order
-        if len(order) > self._max_batch:
-            raise Refusal(413, f"more than {self._max_batch} operations", "batch_too_large")
+        check_size(len(order), min(self._max_batch, OPERATIONS), "operations")
+        check_queues(asked.queues, self._work.exists)
         now = self._clock()
         timer_operations = TimerOperations(self._service, request.subject, now)
         try:

@@ -47,6 +47,10 @@ class WorkApi:
         """The work queue of this name, unless a partitioned queue has the name."""
         return None if name in self._queues else self._leases.find(name)
 
+    def exists(self, name: str) -> bool:
+        """Whether there is a queue of this name, of either kind."""
+        return name in self._queues or self._leases.find(name) is not None
+
     @staticmethod
     def owns(partition_id: str) -> bool:
         """Whether a partition id is a work queue's."""
