@@ -39,6 +39,9 @@ class SignaturesAnswer(msgspec.Struct, frozen=True):
     truncated: bool
 
 
+_REASONS = ("rejected", "expired", "maxlen", "delivery_limit", "failed")
+
+
 def chosen(verb: Verb) -> Verb:
     """The options that say which dead letters; the verb gets them as ``which``."""
 
@@ -55,9 +58,7 @@ def chosen(verb: Verb) -> Verb:
         click.option("--queue", help="Only those that died in this queue."),
         click.option("--in", "lies_in", help="Only those that lie in this work queue."),
         click.option("--group", help="Only of this consumer group."),
-        click.option(
-            "--reason", help="Only with this reason: rejected, expired, maxlen, delivery_limit, failed."
-        ),
+        click.option("--reason", type=click.Choice(_REASONS), help="Only with this reason."),
         click.option("--signature", help="Only with this error signature, as listed."),
         click.option("--id", "ids", multiple=True, help="Only this one; repeatable."),
     )

@@ -151,6 +151,22 @@ def test_a_filter_that_is_not_understood_is_refused_before_the_answer_begins(api
     assert "filter '..' is not understood" in answer.text
 
 
+def test_a_reason_or_a_queue_that_does_not_exist_is_named(broker: TestBroker, api: Api) -> None:
+    work_letters(broker, b"1")
+    group_letters(api, "s", "bad")
+
+    typo = api.get(_BASE, reason="typo")
+    nowhere = api.get(_BASE, **{"in": "nix"})
+
+    assert (typo.status_code, nowhere.status_code) == (400, 404)
+    assert "'typo' is none of rejected, expired, maxlen, delivery_limit, failed" in typo.text
+    assert "no queue is named 'nix'" in nowhere.json()["error"]
+    assert "no queue is named 'nix'" in holt(broker, "list", "--in", "nix", fails=True)
+    assert "'typo' is not one of" in holt(broker, "list", "--reason", "typo", fails=True)
+    for known in ("dead", "s", "work"):
+        assert api.get(_BASE, **{"in": known}).status_code == 200
+
+
 def test_a_letter_whose_queue_is_gone_stays(broker: TestBroker, api: Api) -> None:
     work_letters(broker, b"1")
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:

@@ -52,6 +52,17 @@ def sources(
     return found
 
 
+def exists(broker: "Broker", vhost: str | None, name: str) -> bool:
+    """Whether there is a queue of this name, of either kind."""
+    service, streams = broker.jobs.partitioned, broker.streams
+    if any(name in home.queues for where, home in broker.vhosts.items() if vhost in (None, where)):
+        return True
+    if service is None or streams is None:
+        return False
+    places = map(streams.place_of, service.store.queues)
+    return any(name == found and vhost in (None, where) for where, found in places)
+
+
 def _named(queue: Queue | None) -> list[WorkQueue]:
     return [queue] if isinstance(queue, WorkQueue) else []
 

@@ -14,7 +14,9 @@ from holtmq.auth.permissions import Action
 from holtmq.broker.jobs import job as words
 from holtmq.broker.jobs.filters import Filter, parse_filter
 from holtmq.broker.jobs.job import Chosen, Request, Source, Target
-from holtmq.broker.jobs.letter_walk import PARTITIONED, WORK, Found, sources, walk
+from holtmq.broker.jobs.letter_walk import PARTITIONED, WORK, Found, exists, sources, walk
+from holtmq.broker.jobs.letters import FAILED
+from holtmq.broker.work.outcasts import Reason
 from holtmq.http.engine.endpoints import LOOK, READ, Call, Endpoint, Reply, Stream
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
@@ -31,6 +33,7 @@ _PAGE: Final = 50
 _PAGE_MOST: Final = 500
 _PAGE_BYTES: Final = 4 << 20
 _SELECTION: Final = ("kind", "vhost", "queue", "in", "group", "reason", "signature", "id", "filter")
+_REASONS: Final = (*[reason.value for reason in Reason], FAILED)
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -76,10 +79,15 @@ def _sources(call: Call, asked: Selection, *, discard: bool = False) -> list[Sou
     """The queues in which the letters lie and which the caller may read (to discard a group's: configure)."""
     if asked.kind not in (None, WORK, PARTITIONED):
         raise Refusal(400, f"kind: {asked.kind!r} is none of {WORK}, {PARTITIONED}")
+    if asked.reason is not None and asked.reason not in _REASONS:
+        raise Refusal(400, f"reason: {asked.reason!r} is none of {', '.join(_REASONS)}")
     broker = call.broker
     broker.flow.now_ms = int(call.now * 1000)
     if asked.vhost is not None:
         broker.vhost(asked.vhost)
+    if asked.lies_in is not None and not exists(broker, asked.vhost, asked.lies_in):
+        call.identity.require_in(asked.vhost or "/", Action.READ, asked.lies_in)
+        raise Refusal(404, f"no queue is named {asked.lies_in!r}")
     found = sources(broker, asked.kind, asked.vhost, asked.lies_in)
     if asked.queue is not None:
         found = [one for one in found if not one.partitioned or one.queue == asked.queue]
