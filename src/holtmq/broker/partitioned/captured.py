@@ -1,9 +1,9 @@
 """A state at one moment, whose records are made later.
 
-Owns: what a part of the node hands to a checkpoint, and making long records some rows at a time. Must not
-touch: what the records mean. The checkpoint's thread makes them while the state changes, so whatever can
-change was copied at the moment. Each call of the encoder is short: it holds the interpreter, and so the event
-loop.
+Owns: what a part of the node hands to a checkpoint and reads again, and making long records some rows at a
+time. Must not touch: what the records mean. The checkpoint's thread makes them while the state changes, so
+whatever can change was copied at the moment. Each call of the encoder is short: it holds the interpreter, and
+so the event loop.
 """
 
 from array import array
@@ -28,6 +28,20 @@ class Captured(NamedTuple):
 
     records: Iterable[StateRecord]  # they hold the whole state
     live: Iterable["array[int]"] = ()  # the journal positions that it refers to, in any order
+
+
+class StatePart:
+    """A part of the node with its own state in the same journal: it folds and captures its record kinds."""
+
+    kinds: tuple[int, ...] = ()
+
+    def fold(self, position: int, kind: int, payload: bytes) -> None:
+        """Apply one record, after a commit or at start-up."""
+        raise NotImplementedError
+
+    def capture(self) -> Captured:
+        """The whole state as it is now."""
+        raise NotImplementedError
 
 
 def array_of(count: int) -> bytes:

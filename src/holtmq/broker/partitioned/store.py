@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.damage import DamageList
-from holtmq.broker.partitioned.captured import Captured, StateRecord, portions
+from holtmq.broker.partitioned.captured import Captured, StatePart, StateRecord, portions
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
     Event,
@@ -61,20 +61,6 @@ Change = tuple[int, Event]  # queue number (NO_QUEUE if the event belongs to no 
 
 class MessagesSetAside(RecordUnreadable):
     """Unreadable messages were removed from their queues; the caller retries with the rest."""
-
-
-class StatePart:
-    """A part of the node with its own state in the same journal: it folds and dumps its record kinds."""
-
-    kinds: tuple[int, ...] = ()
-
-    def fold(self, position: int, kind: int, payload: bytes) -> None:
-        """Apply one record, after a commit or at start-up."""
-        raise NotImplementedError
-
-    def capture(self) -> Captured:
-        """The whole state as it is now."""
-        raise NotImplementedError
 
 
 class Counters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):

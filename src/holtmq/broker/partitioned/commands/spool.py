@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.captured import Captured, StateRecord, array_of, packed, positions
+from holtmq.broker.partitioned.captured import Captured, StatePart, StateRecord, array_of, packed, positions
 from holtmq.broker.partitioned.log.bodies import encode_body
 from holtmq.broker.partitioned.requests import PushItem
-from holtmq.broker.partitioned.store import PartitionedStore, StatePart
+from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import RecordUnreadable
 

@@ -22,7 +22,7 @@ from itertools import chain
 from typing import Final
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned.captured import Captured, StateRecord, positions
+from holtmq.broker.partitioned.captured import Captured, StatePart, StateRecord, positions
 from holtmq.broker.partitioned.commands.addressing import Addresses
 from holtmq.broker.partitioned.commands.pushing import check_room, decide_push
 from holtmq.broker.partitioned.commands.spool import Spool
@@ -48,7 +48,7 @@ from holtmq.broker.partitioned.commands.staging_records import (
 from holtmq.broker.partitioned.events import decode_all, encode
 from holtmq.broker.partitioned.log.bodies import encode_body
 from holtmq.broker.partitioned.log.message_log import from_bytes
-from holtmq.broker.partitioned.store import Change, PartitionedStore, StatePart
+from holtmq.broker.partitioned.store import Change, PartitionedStore
 from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import RecordUnreadable
 

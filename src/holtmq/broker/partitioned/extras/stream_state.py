@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned.captured import Captured, StateRecord, portions
+from holtmq.broker.partitioned.captured import Captured, StatePart, StateRecord, portions
 from holtmq.broker.partitioned.groups.group import micros
-from holtmq.broker.partitioned.store import PartitionedStore, StatePart
+from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.records.changes import Kind
 
 

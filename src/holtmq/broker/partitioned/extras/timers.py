@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.captured import Captured, StateRecord, portions
+from holtmq.broker.partitioned.captured import Captured, StatePart, StateRecord, portions
 from holtmq.broker.partitioned.extras.sorted_keys import SortedKeys
 from holtmq.broker.partitioned.log.bodies import UnreadableBody
-from holtmq.broker.partitioned.store import PartitionedStore, StatePart
+from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.records.changes import Kind
 
 

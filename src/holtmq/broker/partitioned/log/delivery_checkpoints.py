@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.captured import Captured, StateRecord
+from holtmq.broker.partitioned.captured import Captured, StatePart, StateRecord
 from holtmq.broker.partitioned.log.delivery_log import CapturedDeliveries, DeliveryRun, LogState
-from holtmq.broker.partitioned.store import PartitionedStore, StatePart
+from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.records.changes import Kind
 
 VERSION: Final = 2
