@@ -1,5 +1,7 @@
 """A lease with a clock outlives the broker: its worker goes on, and no other one gets its messages."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pika
 import pytest
 from http_support import Api, ids
@@ -59,6 +61,22 @@ def test_it_ends_at_its_time(broker: TestBroker, api: Api, how: str) -> None:
     assert again["deliveryAttempt"] == 2
     assert not api.ack(late)["success"]
     assert api.ack(again)["success"]
+
+
+def test_a_worker_that_waits_for_the_partition_gets_the_messages_when_it_ends(
+    broker: TestBroker, api: Api, how: str
+) -> None:
+    api.push("q", "a", partition="p")
+    api.pop("q", "p")
+    restart(broker, how)
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(api.pop, "q", "p", wait="true", timeout=600_000)
+        broker.call(lambda node: None)
+        while not waiting.done():
+            broker.clock.advance(LEASE)
+
+    assert ids(waiting.result()) == ["a"]
 
 
 def test_one_that_was_just_made_ends_with_the_node(broker: TestBroker, api: Api) -> None:

@@ -291,6 +291,7 @@ class Group:
         end = where.live_end(min(lease.end, where.end))
         if where.count(first, max(first, end)):
             leases.restore(lease, first, end)
+            self.ready.wake_at(lease.partition, lease.expires_us / US)
 
     def advance(self, now: float) -> bool:
         """Process deadlines that have passed, of very many some: expired leases end, delays and windows
