@@ -72,11 +72,11 @@ def test_a_worker_that_waits_for_the_partition_gets_the_messages_when_it_ends(
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(api.pop, "q", "p", wait="true", timeout=600_000)
-        broker.call(lambda node: None)
-        while not waiting.done():
-            broker.clock.advance(LEASE)
+        while not broker.call(lambda node: node.partitioned.line.waiting_on("q")):
+            pass
+        broker.clock.advance(LEASE + 1)
 
-    assert ids(waiting.result()) == ["a"]
+        assert ids(waiting.result(60)) == ["a"]
 
 
 def test_one_that_was_just_made_ends_with_the_node(broker: TestBroker, api: Api) -> None:
