@@ -40,7 +40,9 @@ class PartitionedPromises:
         self._world = world
         self.state = state
         self.leases: list[Lease] = []  # the newest, ended ones too
-        self._leases_before: list[Lease] = []  # the end of the world
+        self._made: dict[
+            tuple[str, str, str, str], Lease
+        ] = {}  # all leases, by id, queue, group and partition
         self.kept = 0  # promises received
         self.aborted: set[tuple[str, int]] = (
             set()
@@ -73,18 +75,10 @@ class PartitionedPromises:
             if request.auto_ack:
                 after.settle_at_delivery(request.queue, request.group, delivery.name, end)
             else:
+                where = request.lease_id, request.queue, request.group, delivery.name
                 expires_at = self._world.now + self.state.queues[request.queue].options.lease
-                self.leases.append(
-                    Lease(
-                        request.lease_id,
-                        request.queue,
-                        request.group,
-                        delivery.name,
-                        span[0],
-                        end,
-                        expires_at,
-                    )
-                )
+                made = self._made[where] = Lease(*where, span[0], end, expires_at)
+                self.leases.append(made)
         self._forget_old_leases()
         if left > 0 and len(runs) < request.most_partitions and len(runs) < len(claimable):
             raise BrokenRule(f"{request} got {[run.delivery.name for run in runs]} of {claimable}")
@@ -141,7 +135,7 @@ class PartitionedPromises:
 
     def died(self) -> None:
         """Which leases outlive the broker is known when it is back."""
-        self._leases_before, self.leases = self.leases, []
+        self.leases = []
 
     def recovered(self) -> str:
         """Find the command after which the world stopped."""
@@ -158,13 +152,12 @@ class PartitionedPromises:
         return f"the partitioned queues are not as promised: {difference(promised, found)}"
 
     def _find_leases(self) -> str:
-        """Those of the broker, each of which somebody had got."""
-        before = {(one.id, one.queue, one.group, one.partition): one for one in self._leases_before}
+        """Those of the broker, each of which somebody had got. What ended them may be lost."""
         for queue in self._world.partitioned.store.queues.values():
             for group in queue.groups.values():
                 for lease in group.leases.live(self._world.now):
                     name = queue.partitions[lease.partition].name
-                    known = before.get((lease.id, queue.name, group.name, name))
+                    known = self._made.get((lease.id, queue.name, group.name, name))
                     if known is None or not lease.first < lease.end <= known.end:
                         return f"a lease that was never made: {lease}, known {known}"
                     kept = replace(known, first=lease.first, end=lease.end, expires_at=lease.expires_at)

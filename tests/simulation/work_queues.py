@@ -64,7 +64,7 @@ _QUEUES: Final[dict[str, dict[str, object]]] = {
     **{name: {} for name in (*_MANY, *_DIED)},
 }
 _LEADS_TO: Final = {_WIDE: _MANY, _LETTERS: _DIED}
-_FLEETING: Final = "x"  # publisher of transient messages: a crash may take them
+_FLEETING: Final = "x-"  # begins the names of transient messages: a crash may take them
 
 
 class WorkQueues:
@@ -137,7 +137,7 @@ class WorkQueues:
                 name = self._record.next_name(queue, f"{queue}-{client.number}")
             else:
                 self._numbers += 1
-                name = f"{_FLEETING}.{self._numbers}"
+                name = f"{_FLEETING}{client.number}.{self._numbers}"
             padding = int(self._world.random.random() ** 4 * 1_500)
             exchange, delay_ms = "", 0
             if queue == _LATE:
@@ -445,7 +445,7 @@ class WorkQueues:
         return self._read(_streamed, positions)
 
     def _confirmed(self, name: str) -> None:
-        if name.startswith(_FLEETING + "."):
+        if name.startswith(_FLEETING):
             if name not in self._fleeting_gone:  # a consumer may have been faster than the confirm
                 self._fleeting.add(name)
         else:
@@ -454,11 +454,11 @@ class WorkQueues:
 
     def _leaves(self, name: str) -> None:
         self._may_leave(name)
-        if not name.startswith(_FLEETING + "."):
+        if not name.startswith(_FLEETING):
             self._acks_on_their_way.append(name)
 
     def _may_leave(self, name: str) -> None:
-        if name.startswith(_FLEETING + "."):
+        if name.startswith(_FLEETING):
             self._fleeting.discard(name)
             self._fleeting_gone.add(name)
         else:
