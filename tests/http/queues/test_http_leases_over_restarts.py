@@ -7,6 +7,7 @@ import pytest
 from http_support import Api, ids
 from pika.exceptions import AMQPError
 
+from holtmq.broker.partitioned.groups.partition_leases import FOR_EVER, PartitionLeases
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.node import Node
 from holtmq.testing import TestBroker
@@ -200,3 +201,30 @@ def test_a_member_over_amqp_loses_it_with_its_connection(broker: TestBroker, api
     with pytest.raises(AMQPError):
         connection.close()
     assert ids(api.pop("q", consumerGroup="g")) == ["a"]
+
+
+def test_a_conflated_one_whose_messages_retention_has_taken_holds_nothing(
+    broker: TestBroker, api: Api, how: str
+) -> None:
+    api.configure("q", retentionEnabled=True, retentionSeconds=60, leaseTime=100)
+    api.push("q", "a", "b")
+    (held,) = api.pop("q", "Default", consumerGroup="g", subscriptionMode="all", conflation="true")
+    restart(broker, how)
+    broker.clock.advance(90)
+    broker.call(lambda node: node.partitioned.retain(node.clock()))
+
+    verdict = api.ack(held, consumerGroup="g")
+
+    assert not verdict["success"]
+    api.push("q", "c")
+    broker.clock.advance(20)
+    assert ids(api.pop("q", "Default", consumerGroup="g", conflation="true")) == ["c"]
+
+
+@pytest.mark.parametrize("now", [1_800_000_000.1, 1_900_000_000.7, 4_200_000_000.3])
+def test_one_that_ends_with_its_holder_is_not_recorded_however_its_times_are_rounded(now: float) -> None:
+    leases = PartitionLeases()
+    leases.lend(0, "member", 0, 1, now + FOR_EVER, now)
+    leases.lend(1, "worker", 0, 1, now + 86_400, now)
+
+    assert [lease.id for lease in leases.to_record([0, 1])] == ["worker"]

@@ -154,7 +154,7 @@ class PartitionedQueue:
     def read_ids(self, partition: int, lease: PartitionLease) -> None:
         """Read the ids that were delivered under a lease before a restart."""
         where = self.partitions[partition]
-        first = lease.end - 1 if lease.conflated else max(lease.first, where.first)
+        first = max(lease.end - 1 if lease.conflated else lease.first, where.first)
         ids: list[str] = []
         positions: list[int] = []
         for position in range(first, lease.end):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from holtmq.broker.errors import Conflict
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.partition_leases import FOR_EVER
 from holtmq.broker.partitioned.groups.subscriptions import StartMode, StartRequest
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest
 from holtmq.broker.partitioned.store import MessagesSetAside
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 READ_AT_ONCE: Final = 256
 _SCANS: Final = 8  # reads of a filtering reader before other work goes on
 _GROUP_PARTITIONS: Final = 64
-_FOR_EVER: Final = 10 * 365 * 86_400.0  # an AMQP lease does not expire: it ends with its holder
 _UNITS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
@@ -125,7 +125,7 @@ class GroupMember:
                 group=self._group,
                 limit=limit,
                 most_partitions=_GROUP_PARTITIONS,
-                lease_seconds=_FOR_EVER,
+                lease_seconds=FOR_EVER,
                 start=self._start,
             ),
             now,
@@ -134,7 +134,7 @@ class GroupMember:
         if popped is None and log is not None:
             # The broker's clock has whole milliseconds, so a deadline within this one is due in the next. The
             # never-ending leases of members are not deadlines.
-            queue.service.line.plan_for_member(log, self._group, now + 0.001, now + _FOR_EVER / 2)
+            queue.service.line.plan_for_member(log, self._group, now + 0.001, now + FOR_EVER / 2)
         messages: list[Message] = []
         for run in popped.runs if popped is not None else ():
             partition = run.delivery.partition

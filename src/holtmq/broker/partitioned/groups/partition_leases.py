@@ -55,7 +55,7 @@ class PartitionLease(msgspec.Struct, gc=False, eq=False):
     @property
     def has_clock(self) -> bool:
         """Whether it ends at a time, and not with its holder."""
-        return self.expires_at - self.lent_at < FOR_EVER
+        return self.expires_at - self.lent_at < FOR_EVER / 2  # the sum was rounded
 
     def delivered(self, transaction_ids: Sequence[str], positions: Sequence[int]) -> None:
         """Note the messages that were delivered under this lease."""
@@ -133,9 +133,8 @@ class PartitionLeases:
         self.attempts: dict[int, int] = {}  # partition -> how often its head has been delivered
         self.marks: dict[int, tuple[int, int]] = {}  # partition -> journalled (attempts, end of positions)
         self.unmarked: dict[int, int] = {}  # partition -> end of deliveries and renewals not journalled yet
-        self.recorded: dict[
-            int, RecordedLease
-        ] = {}  # by partition; it may have expired, or another follow it
+        # By partition. It may have expired, or another may have followed it.
+        self.recorded: dict[int, RecordedLease] = {}
         self._live: dict[int, PartitionLease] = {}
         self._by_id: dict[str, list[int]] = {}
 
