@@ -37,6 +37,7 @@ from bench.stalls import (
 )
 from bench.stalls.checkpoints import CHECKPOINTS
 from bench.stalls.site import Meter, Prepare, Site
+from bench.stalls.stream_deliveries import STREAM_DELIVERIES
 
 from holtmq.config import Config, Limits
 from holtmq.heap import COLLECT_AFTER
@@ -55,6 +56,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "tx.commit to a queue that is full, dead letters": (100_000, messages.commit_special("full-dlx")),
     "tx.commit to a stream": (100_000, messages.commit_special("stream")),
     **transactions.COMMITS,
+    **STREAM_DELIVERIES,
     "tx.commit to a stream with partitions": (100_000, messages.commit_special("partitions")),
     "tx.commit to 20 streams": (100_000, messages.commit_special("streams")),
     "tx.commit to a fanout of three queues": (100_000, messages.commit_special("fanout")),

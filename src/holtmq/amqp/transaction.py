@@ -57,7 +57,6 @@ class Transaction:
         "_committed",
         "_counts",
         "_flow",
-        "_is_plain",
         "_late",
         "_ledger",
         "_messages",
@@ -86,7 +85,6 @@ class Transaction:
         self._refused: Counter[Queue] = Counter()  # settlements other than acks, by queue
         self._late = 0  # settlements of deliveries that were taken back
         self._retaken = Retaken(flow)  # these, while a commit is prepared
-        self._is_plain = True  # no deliveries of streams
 
     def publish(
         self, route: Route, properties: PublishProperties, header: bytes, body: bytes, mandatory: bool
@@ -101,8 +99,6 @@ class Transaction:
         """Add a settlement. The leases end at commit; until then the client cannot settle them again."""
         self._settlements.append((how, leases))
         self._ledger.set_aside(leases)  # a checkpoint before the commit must still see them
-        if any(queue.is_stream for queue in set(map(_queue, leases))):
-            self._is_plain = False
         self._late += list(map(_holder, leases)).count(None)
         if how == self._flow.ack:
             self._acks += len(leases)
@@ -178,7 +174,7 @@ class Transaction:
     @property
     def is_long(self) -> bool:
         """Whether to commit in steps."""
-        return self._is_plain and self._work + self._settling_time() > STEP
+        return self._work + self._settling_time() > STEP
 
     def _settling_time(self) -> float:
         """How many publishes would take as long as the settlements."""
@@ -300,7 +296,6 @@ class Transaction:
         self._refused = Counter()
         self._acks = self._late = 0
         self._retaken.keep()
-        self._is_plain = True
 
     def _check(self, published: int) -> None:
         if published + self._rewritten > _BYTES_MAX:

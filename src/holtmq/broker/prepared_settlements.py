@@ -6,15 +6,21 @@ transactions are large (``amqp/transaction.py``). The leases are set aside in th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from holtmq.broker.partitioned.commands.settled_runs import SettledRuns
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.store import Change
 from holtmq.broker.prepared_letters import PreparedLetters
-from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Unpreparable
+from holtmq.broker.publish.prepared import Outdated, PreparedPublishes
 from holtmq.broker.records.changes import Kind
+from holtmq.broker.streams.claims import Verdicts, by_claim
+from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.departures import Departures
 from holtmq.broker.work.leases import Lease
@@ -39,6 +45,13 @@ class Ending(Enum):
     RELEASE = 3
 
 
+_STATUS: Final = {
+    Ending.ACK: AckStatus.COMPLETED,
+    Ending.REJECT: AckStatus.DEAD_LETTER,
+    Ending.RELEASE: AckStatus.RETRY,
+}
+
+
 class PreparedSettlements:
     """The settlements of one transaction, in one record with its ``prepared`` publishes."""
 
@@ -48,6 +61,9 @@ class PreparedSettlements:
         self._by_queue: dict[WorkQueue, Departures] = {}  # in the order of their first settlements
         self._letters: PreparedLetters | None = None
         self._retaken = retaken
+        self._of_streams: Counter[StreamQueue] = Counter()
+        self._verdicts: Verdicts = {}  # on deliveries to consumer groups
+        self._decided: SettledRuns | None = None
         prepared.settlements = self
 
     def prepare(self, settlements: Iterable[tuple[Ending, list[Lease]]]) -> Iterator[None]:
@@ -86,10 +102,14 @@ class PreparedSettlements:
             self._add_of(queue, ending, part)
 
     def _add_of(self, queue: Queue, ending: Ending, leases: Sequence[Lease]) -> None:
-        if not isinstance(queue, WorkQueue):
-            raise Unpreparable
         if queue.deleted:
             return
+        if isinstance(queue, StreamQueue):
+            self._of_streams[queue] += len(leases)
+            for claim, said in by_claim([lease.message for lease in leases], _STATUS[ending]).items():
+                self._verdicts.setdefault(claim, {}).update(said)
+            return
+        assert isinstance(queue, WorkQueue)
         departures = self._by_queue.get(queue)
         if departures is None:
             departures = self._by_queue[queue] = Departures(queue)
@@ -129,9 +149,22 @@ class PreparedSettlements:
         if self._letters is not None:
             self._letters.check()
 
+    def decide(self) -> Sequence[Change]:
+        """The changes of partitioned queues, decided on their state at the moment of the commit."""
+        if not self._verdicts:
+            return ()
+        assert self._flow.cross_kind is not None
+        self._decided = self._flow.cross_kind.settled(self._verdicts)
+        return self._decided.changes
+
     def apply(self) -> None:
         """End the leases, at the moment of the commit. Their record is written."""
         flow = self._flow
+        for stream, ended in self._of_streams.items():
+            stream.unacked -= ended
+            flow.touch(stream)
+        if self._decided is not None:
+            self._decided.apply()
         for queue, departures in self._by_queue.items():
             departures.apply(flow.pager)
             flow.hold_back(queue, departures.waiting)

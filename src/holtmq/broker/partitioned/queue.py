@@ -198,6 +198,15 @@ class PartitionedQueue:
             reader.leases.give_back(partition)
         self._offer(reader, partition)
 
+    def end_held(self, group: str, partition: int, lease_id: str) -> bool:
+        """End a lease whose messages have reached its holder; False if it has ended before."""
+        reader = self.groups.get(group)
+        if reader is None or not reader.leases.has(partition, lease_id):
+            return False
+        reader.leases.end(partition)
+        self._offer(reader, partition)
+        return True
+
     def take_woken(self) -> set[str]:
         """Groups that may have something to claim because of events since the last call."""
         woken = self._woken

@@ -3,7 +3,7 @@
 Owns: the types of requests and answers. Must not touch: state.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -116,6 +116,23 @@ class AckRequest(NamedTuple):
     def ack(self) -> Ack:
         """The acknowledgment, without its queue and group."""
         return Ack(self.partition, self.transaction_id, self.status, self.lease_id, self.error)
+
+
+class HeldPartition(NamedTuple):
+    """A partition that is leased to an AMQP consumer of a group."""
+
+    queue: int  # number
+    partition: int  # index
+    group: str
+    lease_id: str
+
+
+class SettledRun(NamedTuple):
+    """Verdicts of its holder on messages of a leased partition, by position."""
+
+    held: HeldPartition
+    verdicts: Mapping[int, AckStatus]
+    is_last: bool  # the holder has no more of it
 
 
 class AckAnswer(NamedTuple):

@@ -7,7 +7,7 @@ names, clocks (``now`` is a parameter), the durability of answers: after a comma
 Over 400 lines: one method for each command, most of them a few lines.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -39,6 +39,7 @@ from holtmq.broker.partitioned.queue_config import US
 from holtmq.broker.partitioned.requests import (
     AckAnswer,
     AckRequest,
+    HeldPartition,
     Popped,
     PopRequest,
     PushItem,
@@ -245,6 +246,17 @@ class PartitionedService:
             self.store.commit([(queue.number, LeaseReleased(reader.number, partition))])
         queue.release(group, partition, lease_id)
         self.line.given_back(queue)
+
+    def end_held(self, held: Iterable[HeldPartition]) -> None:
+        """End leases of AMQP consumers, which hold nothing of them any more. What they did not settle will be
+        delivered again, and has been delivered before."""
+        queues: dict[int, PartitionedQueue] = {}
+        for number, partition, group, lease_id in held:
+            queue = self.store.by_number.get(number)
+            if queue is not None and queue.end_held(group, partition, lease_id):
+                queues[number] = queue
+        for queue in queues.values():
+            self.line.given_back(queue)
 
     def ack(self, requests: Sequence[AckRequest], now: float) -> list[AckAnswer]:
         """Settle messages of any queues and groups; each gets its own answer."""

@@ -364,8 +364,11 @@ class PreparedPublishes:
     def write(self, records: list[tuple[int, bytes]]) -> list[int]:
         """Append the messages and these records as one, then enqueue; return the positions of ``records``."""
         flow = self._flow
+        settled = () if self.settlements is None else self.settlements.decide()
         if self._pushes:
-            self._batch.add(*self._pushes.record())
+            self._batch.add(*self._pushes.record(settled))
+        elif settled and flow.cross_kind is not None:
+            self._batch.add(*flow.cross_kind.events_record(settled))
         others = [self._batch.add(kind, payload) for kind, payload in records]
         base = flow.journal.append_encoded(self._batch) if self.is_journalled else 0
         flow.seq = self._seq

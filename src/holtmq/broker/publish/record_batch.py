@@ -18,8 +18,11 @@ from holtmq.broker.work.outcasts import Reason
 from holtmq.broker.work.work_queue import WorkQueue
 
 if TYPE_CHECKING:
+    from holtmq.broker.partitioned.commands.settled_runs import SettledRuns
+    from holtmq.broker.partitioned.store import Change
     from holtmq.broker.publish.placings import Placing
     from holtmq.broker.publish.prepared import PreparedPublishes
+    from holtmq.broker.streams.claims import Verdicts
     from holtmq.broker.streams.prepared_pushes import PreparedPushes
 
 DeadLetterOn = tuple[VHost, WorkQueue, str, Reason, Message]
@@ -107,6 +110,14 @@ class CrossKindJournal(Protocol):
 
     def prepare(self) -> PreparedPushes:
         """For messages that are put on streams with the record of a large transaction."""
+        ...
+
+    def settled(self, verdicts: Verdicts) -> SettledRuns:
+        """Decide verdicts that are written with the record of a large transaction, now."""
+        ...
+
+    def events_record(self, changes: Sequence[Change]) -> tuple[int, bytes]:
+        """The record of changes of partitioned queues."""
         ...
 
     def write(

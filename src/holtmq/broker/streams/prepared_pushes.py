@@ -8,7 +8,7 @@ The bodies are not put into the cache: so many would displace all others, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from holtmq.broker.message import Message
@@ -142,8 +142,9 @@ class PreparedPushes:
         """Whether pushes go to the spool now."""
         return self._service.spool.holds
 
-    def record(self) -> StateRecord:
-        """The record that must be appended behind the bodies; then the caller must ``apply`` it."""
+    def record(self, earlier: Sequence[Change]) -> StateRecord:
+        """The record that must be appended behind the bodies, with these changes; then the caller must apply
+        them, and ``apply`` the pushes."""
         store, now = self._service.store, self._now()
         for push in self._pushes.values():
             queue = store.queues.get(push.name)
@@ -151,7 +152,7 @@ class PreparedPushes:
                 queue, configured = store.draft(push.name, now, len(self._configured))
                 self._configured.append((queue.number, configured))
             self._pushed.append((queue.number, push.decide(queue, now)))
-        return store.events_record([*self._configured, *self._pushed])
+        return store.events_record([*earlier, *self._configured, *self._pushed])
 
     def apply(self, base: int) -> None:
         """The transaction was written at this position: put the messages on their streams."""

@@ -5,7 +5,7 @@ Owns: what each AMQP consumer has read and holds of a partitioned queue. Must no
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from typing import Final
 
@@ -17,9 +17,10 @@ from holtmq.broker.partitioned.commands.pushing import has_room
 from holtmq.broker.partitioned.commands.stream_limits import Limits
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.requests import AckRequest, PushItem
+from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.pausing import Pause
+from holtmq.broker.streams.claims import ClaimedMessage, Verdicts, by_claim
 from holtmq.broker.streams.envelopes import body_of, partition_of, readable
 from holtmq.broker.streams.stream_filter import make_filter
 from holtmq.broker.streams.stream_readers import (
@@ -45,7 +46,6 @@ class StreamQueue:
 
     __slots__ = (
         "_acks_in_time",
-        "_held",
         "_is_planned",
         "_new_id",
         "_now",
@@ -65,7 +65,7 @@ class StreamQueue:
         "name",
         "options",
         "policy",
-        "settle_log",
+        "settle_claims",
         "stored_as",
         "touch",
         "unacked",
@@ -93,7 +93,7 @@ class StreamQueue:
         service: PartitionedService,
         now: Callable[[], float],
         new_id: Callable[[], str],
-        settle_log: Callable[[Sequence[AckRequest], bool], None],
+        settle_claims: Callable[[Verdicts], None],
         touch: Callable[[Queue], None],
         arguments: dict[str, object] | None = None,
         dialect: Dialect = HOLT,
@@ -113,7 +113,7 @@ class StreamQueue:
         self.deleted = False
         self.used_ms = 0
         self.expiry_timer: ActionTimer | None = None
-        self.settle_log = settle_log  # acks at once or with the open batch; the flag: the claim has ended
+        self.settle_claims = settle_claims  # at once or with the open batch
         self.touch = touch  # makes the flow dispatch this queue before the turn ends
         self._service = service
         self._now = now
@@ -122,9 +122,6 @@ class StreamQueue:
         self._readers: dict[Consumer, StreamReader | GroupMember] = {}
         self._to_serve: OrderedDict[Consumer, None] = OrderedDict()  # readers to look at in this round
         self._is_planned = False
-        self._held: dict[
-            int, tuple[GroupMember, int, int]
-        ] = {}  # id() of a message -> member, partition, offset
         self.reconfigure(options)
 
     def __len__(self) -> int:
@@ -212,18 +209,17 @@ class StreamQueue:
     def settle(self, message: Message) -> None:
         """Acknowledge: moves a group's cursor; for a plain reader it only frees room."""
         self.unacked -= 1
-        self._verdict(message, AckStatus.COMPLETED)
+        self._verdict((message,), AckStatus.COMPLETED)
 
     def settle_all(self, messages: list[Message]) -> None:
         """``settle`` for many at once."""
-        for message in messages:
-            self.settle(message)
+        self.unacked -= len(messages)
+        self._verdict(messages, AckStatus.COMPLETED)
 
     def reject_all(self, messages: list[Message]) -> None:
         """Move messages to the group's dead letters. For a plain reader the same as an ack."""
-        for message in messages:
-            self.unacked -= 1
-            self._verdict(message, AckStatus.DEAD_LETTER)
+        self.unacked -= len(messages)
+        self._verdict(messages, AckStatus.DEAD_LETTER)
 
     @property
     def has_to_journal(self) -> bool:
@@ -234,14 +230,14 @@ class StreamQueue:
         self, leases: Iterable[Lease], pager: Pager, failed: bool = False
     ) -> dict[int, list[Message]]:
         """Return messages to the group for redelivery. A plain reader has moved on."""
-        for lease in leases:
-            self.unacked -= 1
-            self._verdict(lease.message, AckStatus.RETRY)
+        messages = [lease.message for lease in leases]
+        self.unacked -= len(messages)
+        self._verdict(messages, AckStatus.RETRY)
         return {}
 
     def is_first_delivery(self, messages: list[Message]) -> bool:
         """Whether none of these was delivered to the group before; a plain reader reads each message once."""
-        return not self._held or not any(map(self.is_redelivered, messages))
+        return type(messages[0]) is not ClaimedMessage or not any(map(self.is_redelivered, messages))
 
     def times_returned(self, message: Message) -> int:
         """Not counted per message: ``counts_deliveries`` is False."""
@@ -249,14 +245,12 @@ class StreamQueue:
 
     def is_redelivered(self, message: Message) -> bool:
         """Only a group counts deliveries; a log does not."""
-        held = self._held.get(id(message))
-        return held is not None and held[0].redelivers(held[1])
+        return type(message) is ClaimedMessage and message.claim is not None and message.claim.attempt > 1
 
-    def _verdict(self, message: Message, status: AckStatus) -> None:
-        held = self._held.pop(id(message), None)
-        if held is not None:
-            member, partition, offset = held
-            member.verdict(partition, offset, status)
+    def _verdict(self, messages: Iterable[Message], status: AckStatus) -> None:
+        claims = by_claim(messages, status)
+        if claims:
+            self.settle_claims(claims)
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Start reading where the consumer's arguments say, or join its group."""
@@ -282,6 +276,9 @@ class StreamQueue:
     def remove_consumer(self, consumer: Consumer) -> None:
         """Stop reading; a member returns its claims to the group."""
         self.consumers.remove(consumer)
+        self._end_reader(consumer)
+
+    def _end_reader(self, consumer: Consumer) -> None:
         reader = self._readers.pop(consumer)
         if isinstance(reader, GroupMember):
             reader.leave()
@@ -290,8 +287,10 @@ class StreamQueue:
 
     def remove_consumers(self, gone: Collection[Consumer]) -> None:
         """``remove_consumer`` for many at once."""
+        left = set(gone)
+        self.consumers = [consumer for consumer in self.consumers if consumer not in left]
         for consumer in gone:
-            self.remove_consumer(consumer)
+            self._end_reader(consumer)
 
     def end(self) -> None:
         """Detach all readers of a deleted queue; the consumers were notified."""
@@ -299,14 +298,6 @@ class StreamQueue:
             if isinstance(reader, GroupMember):
                 reader.leave()
         self._readers.clear()
-
-    def hold(self, member: GroupMember, partition: int, message: Message) -> None:
-        """Remember which member has this message, until it is settled."""
-        self._held[id(message)] = (member, partition, message.seq)
-
-    def forget(self, member: GroupMember) -> None:
-        """Drop the messages of a member that has left."""
-        self._held = {key: held for key, held in self._held.items() if held[0] is not member}
 
     @property
     def service(self) -> PartitionedService:

@@ -6,18 +6,18 @@ Owns: what each consumer has read and holds. Must not touch: the journal, AMQP n
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.message import Message
-from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.partitioned.groups.partition_leases import FOR_EVER
 from holtmq.broker.partitioned.groups.subscriptions import StartMode, StartRequest
-from holtmq.broker.partitioned.requests import AckRequest, PopRequest
+from holtmq.broker.partitioned.requests import HeldPartition, PopRequest
 from holtmq.broker.partitioned.store import MessagesSetAside
+from holtmq.broker.streams.claims import Claim, claimed
 from holtmq.broker.streams.envelopes import Showing
 from holtmq.broker.streams.stream_filter import StreamFilter
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 READ_AT_ONCE: Final = 256
 _SCANS: Final = 8  # reads of a filtering reader before other work goes on
 _GROUP_PARTITIONS: Final = 64
+_GIVEN_BACK: Final = 5_000  # claims returned at once: about 5 ms
 _UNITS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
@@ -84,21 +85,8 @@ class StreamReader:
         ]
 
 
-class Claimed:
-    """One partition claimed by a member: its offsets in order, and the verdicts received so far."""
-
-    __slots__ = ("attempt", "lease_id", "transactions", "verdicts", "waiting")
-
-    def __init__(self, lease_id: str, attempt: int) -> None:
-        self.lease_id = lease_id
-        self.attempt = attempt
-        self.waiting: deque[int] = deque()
-        self.transactions: dict[int, str] = {}
-        self.verdicts: dict[int, AckStatus] = {}
-
-
 class GroupMember:
-    """A consumer in a consumer group: claims partitions and settles them in order."""
+    """A consumer in a consumer group: claims partitions, and holds each until all it got of it is settled."""
 
     def __init__(self, queue: StreamQueue, group: str, start: StartRequest, name: str) -> None:
         self._queue = queue
@@ -106,8 +94,8 @@ class GroupMember:
         self._start = start
         self._name = name
         self._showing = Showing(queue.name)
-        self._claims = 0
-        self._claimed: dict[int, Claimed] = {}
+        self._claimed = 0  # how often: each pop has a lease id of its own
+        self._claims: dict[int, Claim] = {}  # by partition
         queue.service.line.enlist(queue.stored_as, group, self._told)
 
     def _told(self) -> None:
@@ -116,8 +104,8 @@ class GroupMember:
     def next(self, limit: int) -> list[Message]:
         queue = self._queue
         now = queue.now()
-        self._claims += 1
-        lease_id = f"{self._name}-{self._claims}"
+        self._claimed += 1
+        lease_id = f"{self._name}-{self._claimed}"
         popped = queue.service.pop(
             PopRequest(
                 lease_id,
@@ -137,52 +125,33 @@ class GroupMember:
             queue.service.line.plan_for_member(log, self._group, now + 0.001, now + FOR_EVER / 2)
         messages: list[Message] = []
         for run in popped.runs if popped is not None else ():
-            partition = run.delivery.partition
-            claimed = self._claimed[partition] = Claimed(lease_id, run.delivery.attempt)
-            for (offset, _, created_us), body in zip(run.rows, run.bodies, strict=True):
-                message = self._showing.message(run.delivery.name, offset, created_us, body)
-                claimed.waiting.append(offset)
-                claimed.transactions[offset] = body.transaction_id
-                queue.hold(self, partition, message)
-                messages.append(message)
+            delivery = run.delivery
+            held = HeldPartition(run.queue.number, delivery.partition, self._group, lease_id)
+            claim = Claim(held, delivery.attempt, delivery.positions, self._claims)
+            show = self._showing.message
+            messages += [
+                claimed(show(delivery.name, offset, created_us, body), claim, position)
+                for (offset, _, created_us), body, position in zip(
+                    run.rows, run.bodies, delivery.positions, strict=True
+                )
+            ]
         return messages
 
-    def redelivers(self, partition: int) -> bool:
-        claimed = self._claimed.get(partition)
-        return claimed is not None and claimed.attempt > 1
-
-    def verdict(self, partition: int, offset: int, status: AckStatus) -> None:
-        """Settle from the front up to the first offset without a verdict, which the cursor cannot skip."""
-        claimed = self._claimed.get(partition)
-        if claimed is None or offset not in claimed.transactions:
-            return  # the claim has ended: another consumer has or will get the message
-        claimed.verdicts[offset] = status
-        acks: list[AckRequest] = []
-        log = self._queue.log
-        if log is None:
-            return
-        given_back = False
-        while claimed.waiting and claimed.waiting[0] in claimed.verdicts and not given_back:
-            front = claimed.waiting.popleft()
-            said = claimed.verdicts.pop(front)
-            given_back = said is AckStatus.RETRY
-            transaction = claimed.transactions.pop(front)
-            acks.append(AckRequest(log.number, partition, self._group, transaction, said, claimed.lease_id))
-        over = given_back or not claimed.waiting
-        if over:
-            del self._claimed[partition]
-        if acks:
-            self._queue.settle_log(acks, over)
-
     def leave(self) -> None:
-        """Return every claim, without counting an attempt."""
-        log = self._queue.log
-        claimed, self._claimed = self._claimed, {}
-        self._queue.forget(self)
+        """Return every claim; of very many some now, and the others after other work."""
         self._queue.service.line.discharge(self._queue.stored_as, self._group, self._told)
-        if log is not None:
-            for partition, claim in claimed.items():
-                self._queue.service.give_back(log, self._group, partition, claim.lease_id)
+        claims = list(self._claims.values())
+        self._claims = {}
+        for claim in claims:
+            claim.over = True
+        self._give_back(iter(claims))
+
+    def _give_back(self, claims: Iterator[Claim]) -> None:
+        some = [claim.held for claim in islice(claims, _GIVEN_BACK)]
+        service = self._queue.service
+        service.end_held(some)
+        if len(some) == _GIVEN_BACK:
+            service.line.at(self._queue.now(), lambda: self._give_back(claims))
 
 
 def interval_seconds(text: str) -> int | None:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.errors import Conflict, LimitReached
 from holtmq.broker.message import Message
+from holtmq.broker.partitioned.captured import StateRecord
 from holtmq.broker.partitioned.commands.admin import pause, resume
 from holtmq.broker.partitioned.commands.atomic_commit import PartitionedPart, write_together
+from holtmq.broker.partitioned.commands.settled_runs import SettledRuns, settle_runs
 from holtmq.broker.partitioned.commands.stream_limits import Limits
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
@@ -23,10 +25,11 @@ from holtmq.broker.partitioned.events import (
     SubscriptionsForgotten,
 )
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.requests import AckRequest
 from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.partitioned.store import Change
 from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.stream_publishes import StreamPublishes
+from holtmq.broker.streams.claims import Verdicts, take_settled
 from holtmq.broker.streams.prepared_pushes import PreparedPushes
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.queue_options import QueueOptions
@@ -50,8 +53,7 @@ class Streams:
         # Ids of messages published by AMQP: unique across restarts without a stored counter.
         self._id_prefix = secrets.token_hex(8)
         self._last_id = 0
-        self._settled: list[AckRequest] = []  # by consumers, in the open batch
-        self._last_of_claim: list[AckRequest] = []  # those of them that end their claim
+        self._verdicts: Verdicts = {}  # of consumers, in the open batch
         self._part: PartitionedPart | None = None  # of the transaction in the open batch
         self.stream_publishes = StreamPublishes(
             broker.flow.pending_publishes, service, self._now, self._new_ids
@@ -127,7 +129,7 @@ class Streams:
     @property
     def pending(self) -> bool:
         """Whether the open batch has more for partitioned queues than what was published."""
-        return self._part is not None or bool(self._settled)
+        return self._part is not None or bool(self._verdicts)
 
     def join(self, part: PartitionedPart) -> None:
         """Add a transaction's part for partitioned queues, already checked, to the open batch."""
@@ -135,8 +137,7 @@ class Streams:
 
     def abandon(self) -> None:
         """Discard what the open batch has for partitioned queues."""
-        self._part = None
-        self._settled, self._last_of_claim = [], []
+        self._part, self._verdicts = None, {}
 
     def prepare(self) -> PreparedPushes:
         """For messages that are put on streams with the record of a large transaction."""
@@ -150,32 +151,27 @@ class Streams:
         Returns the positions of the work queues' records.
         """
         part, self._part = self._part, None
-        settled, self._settled = self._settled, []
-        last_of_claim, self._last_of_claim = self._last_of_claim, []
+        verdicts, self._verdicts = self._verdicts, {}
         items = [queue.item_of(message) for queue, message in placed]
-        if part is None and not settled:
+        if part is None and not verdicts:
             return self._service.push_with(items, self._now(), batch)
-        positions = write_together(
-            self._service, part or PartitionedPart((), (), self._now()), items, settled, batch
-        )
-        for ack in last_of_claim:
-            self._end_claim(ack)
-        return positions
+        part = part or PartitionedPart((), (), self._now())
+        return write_together(self._service, part, items, self.settled(verdicts), batch)
 
-    def _settle(self, acks: Sequence[AckRequest], over: bool) -> None:
-        if self._broker.flow.in_batch:
-            self._settled += acks
-            self._last_of_claim += acks[-1:] if over else ()
-        else:
-            self._service.ack(acks, self._now())
-            if over:
-                self._end_claim(acks[-1])
+    def _settle(self, verdicts: Verdicts) -> None:
+        if not self._broker.flow.in_batch:
+            settle_runs(self._service, take_settled(verdicts), self._now())
+            return
+        for claim, said in verdicts.items():
+            self._verdicts.setdefault(claim, {}).update(said)
 
-    def _end_claim(self, ack: AckRequest) -> None:
-        """Return the claim, since acks of messages that were deleted meanwhile do not end a lease."""
-        log = self._service.store.by_number.get(ack.queue)
-        if log is not None:
-            self._service.give_back(log, ack.group, ack.partition, ack.lease_id)
+    def settled(self, verdicts: Verdicts) -> SettledRuns:
+        """Decide verdicts that are written with the record of a large transaction, now."""
+        return SettledRuns(self._service, take_settled(verdicts), self._now())
+
+    def events_record(self, changes: Sequence[Change]) -> StateRecord:
+        """The record of changes of partitioned queues."""
+        return self._service.store.events_record(changes)
 
     def follow(self) -> None:
         """After recovery: give every partitioned queue an AMQP name, and follow their events."""

@@ -26,12 +26,14 @@ from holtmq.broker.partitioned.groups.acknowledgment import (
 from holtmq.broker.partitioned.groups.group import Group, micros
 from holtmq.broker.partitioned.groups.partition_leases import PartitionLease
 from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.requests import HeldPartition
 
 NOT_FOUND: Final = AckOutcome(AckVerdict.NOT_FOUND)
 INVALID_LEASE: Final = AckOutcome(AckVerdict.INVALID_LEASE)
 STALE: Final = AckOutcome(AckVerdict.STALE)
 UNKNOWN_STATUS: Final = AckOutcome(AckVerdict.UNKNOWN_STATUS)
 NOOP: Final = AckOutcome(AckVerdict.ACKNOWLEDGED, noop=True)
+_NAMED: Final = {status: Named(status, None) for status in AckStatus}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,35 @@ def decide_acks(
                 events.append(event)
     acted = any(isinstance(event, Acked) for event in events)
     return AckDecision(outcomes, tuple(events) if acted else ())
+
+
+def decide_held(
+    queue: PartitionedQueue, held: HeldPartition, verdicts: Mapping[int, AckStatus], now: float
+) -> Acked | None:
+    """Decide verdicts by position, of the holder of a lease. None: the lease has ended, or their messages
+    have been deleted."""
+    partition = held.partition
+    reader = queue.groups.get(held.group)
+    lease = None if reader is None else reader.leases.lease(partition, now)
+    if reader is None or lease is None or lease.id != held.lease_id:
+        return None
+    where = queue.partitions[partition]
+    cursor = reader.cursor(partition)
+    if cursor is None:
+        cursor = where.first
+    if where.holes or min(verdicts) < cursor or max(verdicts) >= lease.end:
+        holes = set(where.holes or ())
+        end = lease.end
+        verdicts = {at: said for at, said in verdicts.items() if cursor <= at < end and at not in holes}
+        if not verdicts:
+            return None
+    if list(verdicts.values()).count(AckStatus.COMPLETED) == len(verdicts):
+        named = {max(verdicts): _NAMED[AckStatus.COMPLETED]}  # it settles all below, by the head rule
+    else:
+        named = {at: _NAMED[said] for at, said in verdicts.items()}
+    budget = Budget(reader.leases.retries.get(partition, 0), queue.config.retry_limit)
+    settlement = settle(named, cursor, lease.end, budget)
+    return _event(queue, reader, partition, settlement, budget, None, micros(now), None)
 
 
 def _decide_partition(
@@ -174,7 +205,7 @@ def _event(
     partition: int,
     settlement: Settlement,
     budget: Budget,
-    answers: Answers,
+    answers: Answers | None,
     at_us: int,
     error: str | None,
 ) -> Acked:

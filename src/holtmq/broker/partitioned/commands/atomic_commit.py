@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from holtmq.broker.errors import NotFound
 from holtmq.broker.partitioned.captured import StateRecord
 from holtmq.broker.partitioned.commands.acking import decide_acks
+from holtmq.broker.partitioned.commands.settled_runs import SettledRuns
 from holtmq.broker.partitioned.commands.transaction import (
     AckOperation,
     PushOperation,
@@ -60,17 +61,17 @@ def write_together(
     service: PartitionedService,
     part: PartitionedPart,
     placed: Sequence[PushItem],
-    settled: Sequence[AckRequest],
+    settled: SettledRuns,
     work_records: Sequence[StateRecord],
 ) -> list[int]:
-    """Write one record: a checked part, messages routed by exchanges (``placed``), acks of AMQP consumers
-    (``settled``) and records of work queues. Returns the positions of the latter."""
-    items, acks = [*part.items, *placed], [*part.acks, *settled]
-    pending, decision, operations = _decide(service, items, acks, part.now, refuses=False)
+    """Write one record: a checked part, messages routed by exchanges (``placed``), settlements of AMQP
+    consumers and records of work queues. Returns the positions of the latter."""
+    items = [*part.items, *placed]
+    pending, decision, operations = _decide(service, items, part.acks, part.now, refuses=False)
+    pending.changes += settled.changes
     pending.work_records = work_records
     work_positions = _write(service, part, pending, decision, operations, placed)
-    for operation, outcome in list(zip(operations, decision.acked, strict=True))[len(part.acks) :]:
-        service.counters.of(operation.queue.name).acked(int(outcome.success), int(not outcome.success))
+    settled.applied()
     if not service.spool.holds:
         for item in placed:
             service.counters.of(item.queue).pushed(1, 1, 0)

@@ -45,7 +45,7 @@ class WaitingLine:
         self._planned: dict[tuple[str, str], list[float]] = {}
         self._planned_wide: dict[_Wide, list[float]] = {}
         self._watchers: dict[str, list[Callable[[], None]]] = {}  # by queue: readers without a group
-        self._members: dict[tuple[str, str], list[Callable[[], None]]] = {}  # queue, group: see ``enlist``
+        self._members: dict[tuple[str, str], dict[Callable[[], None], None]] = {}  # queue, group: ``enlist``
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values())) + sum(map(len, self._wide.values()))
@@ -157,10 +157,10 @@ class WaitingLine:
     def enlist(self, queue: str, group: str, tell: Callable[[], None]) -> None:
         """Register a group member that pops by itself at every event of its queue. ``tell`` reports what is
         no event: a lease was released, a planned deadline has passed, or pops are no longer paused."""
-        self._members.setdefault((queue, group), []).append(tell)
+        self._members.setdefault((queue, group), {})[tell] = None
 
     def discharge(self, queue: str, group: str, tell: Callable[[], None]) -> None:
-        self._members[queue, group].remove(tell)
+        del self._members[queue, group][tell]
         if not self._members[queue, group]:
             del self._members[queue, group]
 

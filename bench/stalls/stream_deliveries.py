@@ -1,0 +1,124 @@
+"""Very many deliveries of a stream that end at once, of a reader by itself or of a member of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from bench.stalls import endings
+from bench.stalls.site import Prepare, Site
+
+from holtmq.broker.partitioned.log.bodies import Body
+from holtmq.broker.partitioned.requests import PushItem
+from holtmq.node import Node
+
+_AT_ONCE: Final = 1_000
+_EACH: Final = 32  # messages of a partition; a member claims 256 at a time
+
+End = Callable[[Site], object]
+
+
+def ended(end: End, *, each: int = _EACH, group: bool = True, in_transaction: bool) -> Prepare:
+    """End all deliveries of one consumer; ``each``: messages in a partition."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        fill(site, count, each)
+        if in_transaction:
+            site.channel.tx_select()
+        take(site, count, group=group)
+        if not in_transaction:
+            return partial(end, site)
+        end(site)
+        return lambda: site.channel.tx_commit()
+
+    return prepare
+
+
+def fill(site: Site, count: int, each: int) -> None:
+    """Put messages on the stream ``q``."""
+    site.channel.queue_declare("q", durable=True, arguments={"x-queue-type": "stream"})
+
+    def push(first: int, node: Node) -> None:
+        numbers = range(first, min(first + _AT_ONCE, count))
+        items = [PushItem("q", f"p{n // each}", Body(f"t-{n}", b'{"n":1}')) for n in numbers]
+        node.partitioned.push(items, node.broker.flow.now_ms / 1000)
+
+    for first in range(0, count, _AT_ONCE):
+        site.topology(partial(push, first))
+
+
+def take(site: Site, count: int, *, group: bool) -> None:
+    """Consume so many messages."""
+    got = 0
+
+    def count_one(*_: object) -> None:
+        nonlocal got
+        got += 1
+
+    arguments = {"x-stream-offset": "first"} | ({"x-consumer-group": "g"} if group else {})
+    site.channel.basic_consume("q", count_one, arguments=arguments)
+    while got < count:
+        site.channel.connection.process_data_events(1)
+
+
+def ack(site: Site) -> None:
+    site.channel.basic_ack(0, multiple=True)
+    site.channel.queue_declare("q", passive=True)
+
+
+def ack_each(site: Site) -> None:
+    last = site.broker.call(lambda node: max(len(s.by_number) for s in node.broker.sessions))
+    for tag in range(1, last + 1):
+        site.channel.basic_ack(tag)
+    site.channel.queue_declare("q", passive=True)
+
+
+def refuse(site: Site, *, requeue: bool) -> None:
+    site.channel.basic_nack(0, multiple=True, requeue=requeue)
+    site.channel.queue_declare("q", passive=True)
+
+
+def delete(site: Site) -> None:
+    site.channel.connection.channel().queue_delete("q")
+
+
+_ENDS: Final[dict[str, End]] = {
+    "ack all": ack,
+    "ack each": ack_each,
+    "reject all": partial(refuse, requeue=False),
+    "nack all": partial(refuse, requeue=True),
+}
+_READERS: Final = {
+    "a reader": {"group": False, "each": 100_000},
+    "a group": {},
+    "a group, each in its partition": {"each": 1},
+}
+STREAM_DELIVERIES: Final[dict[str, tuple[int, Prepare]]] = {
+    **{
+        f"{what} of {who}": (100_000, ended(end, in_transaction=False, **how))  # type: ignore[arg-type]
+        for who, how in _READERS.items()
+        for what, end in _ENDS.items()
+        if what not in ("reject all", "nack all") or who != "a reader"
+    },
+    **{
+        f"tx.commit, {what} of {who}": (100_000, ended(end, in_transaction=True, **how))  # type: ignore[arg-type]
+        for who, how in _READERS.items()
+        for what, end in _ENDS.items()
+        if what not in ("reject all", "nack all") or who != "a reader"
+    },
+    **{
+        f"{what} with deliveries of {who}": (
+            100_000,
+            ended(end, in_transaction=False, **how),  # type: ignore[arg-type]
+        )
+        for who, how in _READERS.items()
+        for what, end in (
+            ("close a channel", lambda site: site.channel.close()),
+            ("connection lost", lambda site: site.broker.drop_connections()),
+            ("cancel", lambda site: site.channel.basic_cancel(site.channel.consumer_tags[0])),
+            ("recover", lambda site: endings.recover(site, "")),
+            ("delete a queue", delete),
+        )
+    },
+}
