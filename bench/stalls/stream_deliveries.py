@@ -9,9 +9,12 @@ from typing import Final
 from bench.stalls import endings
 from bench.stalls.site import Prepare, Site
 
-from holtmq.broker.partitioned.log.bodies import Body
+from holtmq.broker.partitioned.log.bodies import AmqpMetadata, Body
 from holtmq.broker.partitioned.requests import PushItem
+from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.node import Node
+from holtmq.wire.properties import Properties, encode_properties
+from holtmq.wire.tables import FieldTable
 
 _AT_ONCE: Final = 1_000
 _EACH: Final = 32  # messages of a partition; a member claims 256 at a time
@@ -35,13 +38,56 @@ def ended(end: End, *, each: int = _EACH, group: bool = True, in_transaction: bo
     return prepare
 
 
-def fill(site: Site, count: int, each: int) -> None:
+def consumed(*, each: int = _EACH, group: bool = True, size: int = 0) -> Prepare:
+    """Deliver everything to a new consumer."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        fill(site, count, each, lambda n: Body(f"t-{n}", b"m" * size) if size else _small(n))
+        return lambda: take(site, count, group=group)
+
+    return prepare
+
+
+def filtered(arguments: dict[str, object], headers: Callable[[int], FieldTable]) -> Prepare:
+    """Ten consumers look for messages that are not there."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        def body(number: int) -> Body:
+            properties = encode_properties(Properties(headers=headers(number)))
+            return Body(f"t-{number}", b"m", metadata=AmqpMetadata("", "q", properties))
+
+        fill(site, count, 1_000, body)
+
+        def request() -> None:
+            for _ in range(10):
+                site.channel.basic_consume(
+                    "q", lambda *_: None, arguments={"x-stream-offset": "first", **arguments}
+                )
+            while site.broker.call(lambda node: _unread(node)):
+                site.channel.connection.process_data_events(0.01)
+
+        return request
+
+    return prepare
+
+
+def _unread(node: Node) -> bool:
+    queue = node.broker.vhost("/").queues["q"]
+    assert isinstance(queue, StreamQueue)
+    return queue.is_serving
+
+
+def _small(number: int) -> Body:
+    return Body(f"t-{number}", b'{"n":1}')
+
+
+def fill(site: Site, count: int, each: int, body: Callable[[int], Body] = _small) -> None:
     """Put messages on the stream ``q``."""
     site.channel.queue_declare("q", durable=True, arguments={"x-queue-type": "stream"})
 
     def push(first: int, node: Node) -> None:
         numbers = range(first, min(first + _AT_ONCE, count))
-        items = [PushItem("q", f"p{n // each}", Body(f"t-{n}", b'{"n":1}')) for n in numbers]
+        items = [PushItem("q", f"p{n // each}", body(n)) for n in numbers]
         node.partitioned.push(items, node.broker.flow.now_ms / 1000)
 
     for first in range(0, count, _AT_ONCE):
@@ -83,6 +129,15 @@ def delete(site: Site) -> None:
     site.channel.connection.channel().queue_delete("q")
 
 
+def _different(number: int) -> FieldTable:
+    return {"n": number, "name": f"name-{number}"}
+
+
+def _large(number: int) -> FieldTable:
+    return {f"key-{key}": number for key in range(8_000)}
+
+
+_LONGEST: Final = " OR ".join(["n<0"] * 127)
 _ENDS: Final[dict[str, End]] = {
     "ack all": ack,
     "ack each": ack_each,
@@ -95,6 +150,13 @@ _READERS: Final = {
     "a group, each in its partition": {"each": 1},
 }
 STREAM_DELIVERIES: Final[dict[str, tuple[int, Prepare]]] = {
+    "stream filters": (100_000, filtered({"x-stream-filter": "none"}, _different)),
+    "SQL filters": (100_000, filtered({"x-stream-sql-filter": "n < 0 OR name LIKE '%x%'"}, _different)),
+    "SQL filters, the longest": (100_000, filtered({"x-stream-sql-filter": _LONGEST}, _different)),
+    "SQL filters, large headers": (1_000, filtered({"x-stream-sql-filter": "n < 0"}, _large)),
+    "large deliveries to a reader": (400, consumed(each=10, group=False, size=1 << 20)),
+    "large deliveries to a group": (400, consumed(each=1, size=1 << 20)),
+    **{f"deliveries to {who}": (100_000, consumed(**how)) for who, how in _READERS.items()},  # type: ignore[arg-type]
     **{
         f"{what} of {who}": (100_000, ended(end, in_transaction=False, **how))  # type: ignore[arg-type]
         for who, how in _READERS.items()

@@ -90,6 +90,7 @@ class Consuming:
             arguments=method.arguments,
         )
         self._broker.consume(queue, consumer, method.exclusive)
+        channel.has_joined_group |= queue.is_stream and consumer.joins_group
         self._begin(consumer, method)
 
     def _refuse_as_rabbitmq(self, queue: Queue, no_ack: bool) -> None:
@@ -154,9 +155,12 @@ class Consuming:
             self.reply_queue = None
 
         def returned() -> None:
-            self._broker.cancel(queue, consumer)
+            if not queue.is_stream:
+                self._broker.cancel(queue, consumer)
             then()
 
+        if queue.is_stream:  # first, or it would get again what it returns
+            self._broker.cancel(queue, consumer)
         setting = queue.options.cancel_requeue
         if self._broker.cancel_requeue if setting is None else setting:
             self._return(consumer, queue, list(consumer.held), returned)
@@ -169,7 +173,7 @@ class Consuming:
         """Return deliveries to their queue; a late ack of them is no error."""
         channel = self._channel
         revoke = partial(channel.ledger.revoke, holder)
-        if is_long(channel, len(numbers)) and not queue.is_stream:
+        if is_long(channel, len(numbers)):
             return_in_steps(channel, numbers, revoke, (queue,), then)
         else:
             channel.flow.release(revoke(numbers))

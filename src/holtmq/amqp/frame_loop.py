@@ -29,6 +29,7 @@ _ACK: Final = struct.Struct(">QH").unpack_from  # tag; flags and frame end
 _ACK_FRAMES: Final = struct.Struct(">11sQH").iter_unpack  # frame head and method id, then those
 _ACK_TAG_AT: Final = 11
 _ACK_BYTES: Final = 21
+_ACKS_MAX: Final = 2_000 * _ACK_BYTES  # those of a consumer group take up to 15 ms
 _ACK_SIZE: Final = 13  # payload size
 _ACKS_MIN: Final = 4 * _ACK_BYTES  # with fewer in a read it is faster to handle each one alone
 _ONE: Final = 0x00CE
@@ -140,11 +141,12 @@ class FrameLoop:
                             channel.settling.ack_each(tags)
                         else:
                             channel.settling.ack(tag, flags_and_end & _MULTIPLE != 0)
-                    except ChannelFault as error:
+                    except (ChannelFault, BrokerError) as error:
                         # The acks after the wrong one are ignored, like all input of a closing channel.
-                        self._fail(channel, error, _ACK_ID)
-                        if at < end and connection.gives_way():
-                            break
+                        fault = channel_error(error) if isinstance(error, BrokerError) else error
+                        self._fail(channel, fault, _ACK_ID)
+                    if (tags or channel.closing) and at < end and connection.gives_way():
+                        break
                     continue
                 if run is not None and data.startswith(_BASIC_PUBLISH, payload_at):
                     found = self._found
@@ -225,9 +227,10 @@ class FrameLoop:
 
     @staticmethod
     def _tags(data: bytes, at: int, end: int) -> list[int]:
-        """The tags of the run of acks from ``at`` on, all on one channel and none of them ``multiple``."""
+        """The tags of a run of acks from ``at`` on, all on one channel and none of them ``multiple``."""
         tags: list[int] = []
-        whole = memoryview(data)[at : end - (end - at) % _ACK_BYTES]
+        size = min(end - at, _ACKS_MAX)
+        whole = memoryview(data)[at : at + size - size % _ACK_BYTES]
         head = data[at : at + _ACK_TAG_AT]
         for found, tag, flags_and_end in _ACK_FRAMES(whole):
             if found != head or flags_and_end != _ONE:

@@ -36,7 +36,12 @@ class Closing(NamedTuple):
 
 def is_long(channel: "Channel", deliveries: int) -> bool:
     """Whether this many deliveries must end in steps."""
-    return deliveries > channel.flow.per_turn.returned
+    return deliveries > _at_once(channel)
+
+
+def _at_once(channel: "Channel") -> int:
+    limits = channel.flow.per_turn
+    return max(1, limits.of_groups if channel.has_joined_group else limits.returned)
 
 
 def return_in_steps(
@@ -140,7 +145,7 @@ def _add(
 def _steps(
     channel: "Channel", deliveries: Iterator[T], settle: Callable[[list[T]], None], then: Callable[[], None]
 ) -> Iterator[None]:
-    at_once = max(1, channel.flow.per_turn.returned)
+    at_once = _at_once(channel)
     connection = channel.connection
     try:
         while some := list(islice(deliveries, at_once)):

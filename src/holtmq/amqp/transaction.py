@@ -13,12 +13,14 @@ from typing import Final, NamedTuple
 from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.client_counts import ChannelMessages, ClientCounts
 from holtmq.broker.flow import Flow, PublishOutcome
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.prepared_settlements import LATE, LETTER, Ending, PreparedSettlements
 from holtmq.broker.publish.placings import Placing
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Publish, Unpreparable
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import SPECIAL, Route
 from holtmq.broker.publish.taken_room import TakenRoom
+from holtmq.broker.streams.claims import Claim, by_claim
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Lease, Ledger
 from holtmq.broker.work.outcasts import Outcasts
@@ -35,6 +37,7 @@ _TRIES: Final = 3  # with a topology that changes meanwhile; then in one go
 _RECORD_MAX: Final = 1_000 << 20  # a journal record may be a little larger
 _SETTLED: Final = 0.1  # a settlement takes so much of the time of a publish, without a dead letter
 _FREED: Final = 8  # messages, in the time in which one is encoded
+_GROUPS_MAX: Final = 5_000
 _queue: Final = attrgetter("queue")
 _holder: Final = attrgetter("holder")
 
@@ -54,11 +57,13 @@ class Transaction:
     __slots__ = (
         "_acks",
         "_bytes",
+        "_claims",
         "_committed",
         "_counts",
         "_flow",
         "_late",
         "_ledger",
+        "_letters",
         "_messages",
         "_publishes",
         "_refused",
@@ -83,6 +88,8 @@ class Transaction:
         self._rewritten = 0  # of messages that may be dead-lettered
         self._acks = 0
         self._refused: Counter[Queue] = Counter()  # settlements other than acks, by queue
+        self._claims: set[Claim] = set()  # of consumer groups
+        self._letters = 0  # likewise, of rejected messages
         self._late = 0  # settlements of deliveries that were taken back
         self._retaken = Retaken(flow)  # these, while a commit is prepared
 
@@ -99,6 +106,8 @@ class Transaction:
         """Add a settlement. The leases end at commit; until then the client cannot settle them again."""
         self._settlements.append((how, leases))
         self._ledger.set_aside(leases)  # a checkpoint before the commit must still see them
+        if any(queue.is_stream for queue in set(map(_queue, leases))):
+            self._settle_in_groups(leases, rejects=how == self._flow.reject)
         self._late += list(map(_holder, leases)).count(None)
         if how == self._flow.ack:
             self._acks += len(leases)
@@ -106,6 +115,17 @@ class Transaction:
             self._refused.update(map(_queue, leases))
             self._rewritten += sum([len(lease.message.header) + len(lease.message.body) for lease in leases])
             self._check(self._bytes)
+
+    def _settle_in_groups(self, leases: list[Lease], rejects: bool) -> None:
+        """Bound what a commit must decide at its one moment, 8 µs for each partition or dead letter."""
+        claims = by_claim([lease.message for lease in leases], AckStatus.COMPLETED)
+        self._claims.update(claims)
+        self._letters += sum(map(len, claims.values())) if rejects else 0
+        if len(self._claims) + self._letters > _GROUPS_MAX:
+            raise Conflict(
+                f"transaction settles more than {_GROUPS_MAX} partitions and rejected messages of consumer "
+                "groups; commit more often, or set a prefetch limit"
+            )
 
     def commit(self) -> Committed:
         """Apply everything in one record, except messages that a full queue refuses."""
@@ -294,7 +314,8 @@ class Transaction:
         self._publishes, self._settlements = [], []
         self._bytes = self._rewritten = self._work = 0
         self._refused = Counter()
-        self._acks = self._late = 0
+        self._claims = set()
+        self._acks = self._late = self._letters = 0
         self._retaken.keep()
 
     def _check(self, published: int) -> None:

@@ -96,13 +96,16 @@ def take_settled(verdicts: Verdicts) -> list[SettledRun]:
 
 
 def by_claim(messages: Iterable[Message], status: AckStatus) -> Verdicts:
-    """The same verdict on these messages, for each claim; those of readers without a group have none."""
+    """The same verdict on these messages, for each claim that is not over. A plain reader has no claims."""
     found: Verdicts = {}
     for message in messages:
-        if type(message) is ClaimedMessage:
-            assert message.claim is not None
-            verdicts = found.get(message.claim)
-            if verdicts is None:
-                verdicts = found[message.claim] = {}
-            verdicts[message.place] = status
+        if type(message) is not ClaimedMessage:
+            continue
+        claim = message.claim
+        if claim is None or claim.over:  # its member has left, or it is delivered again with an earlier one
+            continue
+        verdicts = found.get(claim)
+        if verdicts is None:
+            verdicts = found[claim] = {}
+        verdicts[message.place] = status
     return found

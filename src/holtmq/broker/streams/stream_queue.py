@@ -37,8 +37,7 @@ from holtmq.broker.topology.queue_options import QueueOptions
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.paging import Pager
 
-SERVED_AT_ONCE: Final = 5_000  # messages: about 15 ms
-_READ: Final = 10  # a read costs as much as so many messages
+SERVED_AT_ONCE: Final = 5_000  # messages of readers without a group: about 15 ms
 
 
 class StreamQueue:
@@ -173,6 +172,11 @@ class StreamQueue:
             self._to_serve.setdefault(consumer)
         self._serve_some()
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether readers wait for their turn."""
+        return bool(self._to_serve)
+
     def _serve_some(self) -> None:
         if self._readers and self.paused is not None:
             self._to_serve.clear()  # the end of the pause is a new dispatch
@@ -184,15 +188,16 @@ class StreamQueue:
             reader = self._readers.get(consumer)
             if reader is None:
                 continue
-            while (room := min(consumer.room(), READ_AT_ONCE)) > 0:
+            has_more = True
+            while has_more and work_left > 0 and (room := min(consumer.room(), READ_AT_ONCE)) > 0:
                 messages = reader.next(room)
-                work_left -= _READ + len(messages)
-                if not messages:
-                    break
-                self.unacked += len(messages)
-                consumer.deliver(self, messages)
-            if isinstance(reader, StreamReader) and reader.has_unread and consumer.room() > 0:
-                again.append(consumer)  # a filter has skipped many messages
+                work_left -= reader.work
+                has_more = bool(messages) or reader.has_unread
+                if messages:
+                    self.unacked += len(messages)
+                    consumer.deliver(self, messages)
+            if has_more and consumer.room() > 0:
+                again.append(consumer)
         self._to_serve.update(dict.fromkeys(again))
         if self._to_serve and not self._is_planned:
             self._is_planned = True

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from holtmq.broker.streams.stream_queue import StreamQueue
 
 READ_AT_ONCE: Final = 256
+_READ: Final = 10  # a read costs as much as so many messages
+_CLAIMED: Final = 2  # likewise: a message that is claimed for a group, and each of its partitions
 _SCANS: Final = 8  # reads of a filtering reader before other work goes on
 _GROUP_PARTITIONS: Final = 64
 _GIVEN_BACK: Final = 5_000  # claims returned at once: about 5 ms
@@ -40,8 +42,10 @@ class StreamReader:
         self._filter = chosen
         self._showing = Showing(queue.name)
         self.has_unread = False  # a filter stopped after many messages; there may be more to deliver
+        self.work = 0  # of the last ``next``, in messages
 
     def next(self, limit: int) -> list[Message]:
+        self.work = _READ
         if self._filter is None:
             return self._read(limit)
         self.has_unread = False
@@ -72,6 +76,7 @@ class StreamReader:
             except MessagesSetAside:
                 continue  # unreadable messages are set aside; read the rest
         self._offset = offsets[-1] + 1 if offsets else log.log.durable_end
+        self.work += len(rows)
         pairs = list(zip(rows, bodies, strict=True))
         if chosen is not None:
             pairs = [pair for pair in pairs if chosen.accepts(pair[1])]
@@ -88,12 +93,15 @@ class StreamReader:
 class GroupMember:
     """A consumer in a consumer group: claims partitions, and holds each until all it got of it is settled."""
 
+    has_unread = False  # as the reader's: it has no filter
+
     def __init__(self, queue: StreamQueue, group: str, start: StartRequest, name: str) -> None:
         self._queue = queue
         self._group = group
         self._start = start
         self._name = name
         self._showing = Showing(queue.name)
+        self.work = 0  # of the last ``next``, in messages that a reader without a group reads
         self._claimed = 0  # how often: each pop has a lease id of its own
         self._claims: dict[int, Claim] = {}  # by partition
         queue.service.line.enlist(queue.stored_as, group, self._told)
@@ -124,7 +132,8 @@ class GroupMember:
             # never-ending leases of members are not deadlines.
             queue.service.line.plan_for_member(log, self._group, now + 0.001, now + FOR_EVER / 2)
         messages: list[Message] = []
-        for run in popped.runs if popped is not None else ():
+        runs = () if popped is None else popped.runs
+        for run in runs:
             delivery = run.delivery
             held = HeldPartition(run.queue.number, delivery.partition, self._group, lease_id)
             claim = Claim(held, delivery.attempt, delivery.positions, self._claims)
@@ -135,6 +144,7 @@ class GroupMember:
                     run.rows, run.bodies, delivery.positions, strict=True
                 )
             ]
+        self.work = _READ + _CLAIMED * (len(messages) + len(runs))
         return messages
 
     def leave(self) -> None:

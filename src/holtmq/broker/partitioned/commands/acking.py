@@ -99,11 +99,13 @@ def decide_held(
         verdicts = {at: said for at, said in verdicts.items() if cursor <= at < end and at not in holes}
         if not verdicts:
             return None
-    if list(verdicts.values()).count(AckStatus.COMPLETED) == len(verdicts):
-        named = {max(verdicts): _NAMED[AckStatus.COMPLETED]}  # it settles all below, by the head rule
-    else:
-        named = {at: _NAMED[said] for at, said in verdicts.items()}
-    budget = Budget(reader.leases.retries.get(partition, 0), queue.config.retry_limit)
+    spent = reader.leases.retries.get(partition, 0)
+    if list(verdicts.values()).count(AckStatus.COMPLETED) == len(verdicts):  # hot case, as ``settle`` has it
+        cursor = max(verdicts) + 1
+        released = cursor >= lease.end
+        return Acked(reader.number, partition, cursor, 0 if released else spent, micros(now), 0, released, ())
+    named = {at: _NAMED[said] for at, said in verdicts.items()}
+    budget = Budget(spent, queue.config.retry_limit)
     settlement = settle(named, cursor, lease.end, budget)
     return _event(queue, reader, partition, settlement, budget, None, micros(now), None)
 
