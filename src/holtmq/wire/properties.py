@@ -229,9 +229,27 @@ def raw_headers(property_bytes: bytes) -> FieldTable:
     return decode_table(property_bytes, span[0], span[1])[0] if span else {}
 
 
-def header_end(property_bytes: bytes, name: str) -> int:
-    """The offset after the value of a header; the header must exist."""
-    return entry_spans(property_bytes, _spans(property_bytes)[_HEADERS][0])[name][2]
+def headers_end(property_bytes: bytes) -> int:
+    """The offset after the headers table, which must exist."""
+    return _spans(property_bytes)[_HEADERS][1]
+
+
+def with_last_headers(property_bytes: bytes, last: Mapping[str, FieldValue]) -> bytes:
+    """Put these headers behind all others and in place of those with the same names.
+
+    The others keep their bytes, and are not decoded unless the table seems to have one of these names.
+    """
+    spans = _spans(property_bytes)
+    start, end = spans.get(_HEADERS, (0, 0))
+    kept = property_bytes[start + 4 : end]
+    if any(name.encode() in kept for name in last):
+        try:
+            entries = entry_spans(property_bytes, start)
+        except CodecError:  # as in ``_merge_table``
+            entries = {}
+        kept = b"".join([property_bytes[at:to] for name, (_, at, to) in entries.items() if name not in last])
+    table = join_entries([kept, *[encode_entry(name, value) for name, value in last.items()]])
+    return _rebuild(property_bytes, spans, {_HEADERS: table})
 
 
 def with_headers(

@@ -1,5 +1,7 @@
 """Stored messages on their way to AMQP consumers."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.log.bodies import AmqpMetadata, Body, decode_body, encode_bodies, encode_body
 from holtmq.broker.streams.envelopes import Showing, message_of, to_body, to_payload
-from holtmq.wire.properties import Properties, encode_properties
+from holtmq.wire.properties import PROPERTIES_AT, Properties, decode_properties, encode_properties
 
 EDGES = st.one_of(st.integers(0, 300), st.integers(0x7FFF_FFF0, 0x8000_0010), st.integers(0, 1 << 62))
 HEADERS = st.dictionaries(
@@ -94,3 +96,30 @@ def test_what_neighbours_share_in_the_journal_is_shared_in_memory() -> None:
 
     assert first.metadata == metadata
     assert first.metadata is second.metadata
+
+
+def test_headers_that_are_no_table_are_delivered_as_they_are() -> None:
+    """No rule decodes them at the publish; a consumer that does sees its own error."""
+    broken = b"\x20\x00" + b"\x00\x00\x00\x04" + b"\x02kk!"
+    showing = Showing("queue")
+    body = Body("id", b"1", metadata=AmqpMetadata("", "key", broken, 0))
+
+    shown = [showing.message("p", offset, 0, body) for offset in (1, 2, 3)]
+
+    assert [message.header.count(b"\x02kk!") for message in shown] == [1, 1, 1]
+    assert [fields(message) for message in shown] == [
+        fields(message_of("queue", "p", offset, 0, body)) for offset in (1, 2, 3)
+    ]
+
+
+@given(FACTS, EDGES, st.text())
+def test_a_consumer_sees_the_publisher_s_headers_and_where_the_message_is(
+    metadata: AmqpMetadata, offset: int, partition: str
+) -> None:
+    shown = message_of("queue", partition, offset, 0, Body("id", b"1", metadata=metadata))
+
+    before, after = decode_properties(metadata.header), decode_properties(shown.header, PROPERTIES_AT)
+
+    place = {"x-stream-offset": offset, "x-partition": partition}
+    assert after.headers == {**(before.headers or {}), **place}
+    assert replace(after, headers=before.headers) == before

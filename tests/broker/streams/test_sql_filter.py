@@ -1,11 +1,13 @@
 """SQL filter expressions: what is true, what is unknown, what is refused."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.streams.sql_filter import compile_filter
+from holtmq.broker.streams.sql_filter import SqlFilter
 
 FIELDS: dict[str, object] = {
     "a": 5,
@@ -19,7 +21,7 @@ FIELDS: dict[str, object] = {
 
 
 def is_true(text: str) -> bool:
-    return compile_filter(text)(FIELDS.get)
+    return SqlFilter(text).accepts(FIELDS.get)
 
 
 @pytest.mark.parametrize(
@@ -111,21 +113,53 @@ def test_not_true(text: str) -> None:
 )
 def test_a_wrong_expression_is_refused_with_the_place(text: str, reason: str) -> None:
     with pytest.raises(Conflict) as refused:
-        compile_filter(text)
+        SqlFilter(text)
     assert reason in str(refused.value)
 
 
 @given(st.text(alphabet="ab().,'%=<>+-*/ ANDORTLIKEIS012\"[]", max_size=60))
 def test_any_text_is_compiled_or_refused(text: str) -> None:
     try:
-        compiled = compile_filter(text)
+        compiled = SqlFilter(text)
     except Conflict:
         return
-    assert compiled(FIELDS.get) in (True, False)
+    assert compiled.accepts(FIELDS.get) in (True, False)
 
 
 def test_a_pattern_that_makes_backtracking_engines_hang_is_linear() -> None:
     """With a backtracking engine this never ends."""
-    compiled = compile_filter("text LIKE '" + "%a" * 100 + "%b'")
+    compiled = SqlFilter("text LIKE '" + "%a" * 100 + "%b'")
 
-    assert not compiled({"text": "a" * 20_000}.get)
+    assert not compiled.accepts({"text": "a" * 20_000}.get)
+
+
+PATTERN_PARTS = st.lists(st.sampled_from(["%", "_", "a", "b", "ab", "ä", "\n", "%%"]), max_size=8)
+
+
+@given(PATTERN_PARTS, st.text(alphabet="abä\n", max_size=12))
+def test_like_is_what_the_regular_expression_says(parts: list[str], value: str) -> None:
+    pattern = "".join(parts)
+    wanted = re.compile(re.escape(pattern).replace("%", ".*").replace("_", "."), re.DOTALL)
+
+    found = SqlFilter(f"text LIKE '{pattern}'").accepts({"text": value}.get)
+
+    assert found is (wanted.fullmatch(value) is not None)
+
+
+def test_like_of_a_very_long_value_is_unknown() -> None:
+    within, beyond = {"text": "a" * 32_768}, {"text": "a" * 32_769}
+
+    assert SqlFilter("text LIKE 'a%'").accepts(within.get)
+    for text in ("text LIKE 'a%'", "NOT text LIKE 'b%'"):
+        assert not SqlFilter(text).accepts(beyond.get)
+
+
+def test_like_with_any_character_of_a_long_value_is_unknown() -> None:
+    assert SqlFilter("text LIKE '_%'").accepts({"text": "a" * 1_024}.get)
+    assert not SqlFilter("text LIKE '_%'").accepts({"text": "a" * 1_025}.get)
+
+
+def test_like_of_bytes_that_are_no_text_is_unknown() -> None:
+    assert not SqlFilter("p LIKE '_b'").accepts({"p": "\udcffb"}.get)
+    assert not SqlFilter("NOT p LIKE '_b'").accepts({"p": "\udcffb"}.get)
+    assert SqlFilter("p LIKE '%b'").accepts({"p": "\udcffb"}.get)

@@ -3,6 +3,7 @@
 Owns: the types of requests and answers. Must not touch: state.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -48,6 +49,7 @@ class PopRequest:
     start: StartRequest = field(default_factory=lambda: StartRequest(explicit=False))
     reader: str = ""  # the user, if it may not read every queue
     may_read: Callable[[str], bool] | None = None
+    most_bytes: int = sys.maxsize  # the broker has a limit of its own; the last message may exceed either
 
 
 class Run(NamedTuple):

@@ -55,6 +55,7 @@ from holtmq.journal.interface import Journal, RecordUnreadable
 CACHE_BYTES: Final = 64 << 20
 UNREADABLE: Final = "unreadable"  # transaction id of a dead letter whose message cannot be read
 _WEIGHED_BYTES: Final = 1 << 20
+_PIECE: Final = 256  # messages read at a time when there may be too many bytes
 
 Change = tuple[int, Event]  # queue number (NO_QUEUE if the event belongs to no queue) and event
 
@@ -286,6 +287,23 @@ class PartitionedStore:
         self.cache.add(missing, read)
         fresh = iter(read)
         return [next(fresh) if body is None else body for body in found]
+
+    def bodies_within(self, positions: Sequence[int], most: int) -> tuple[list[Body], int]:
+        """The first of these messages, at least one, until ``most`` bytes are reached; and the bytes left."""
+        bodies: list[Body] = []
+        at = 0
+        while at < len(positions) and (most > 0 or not bodies):
+            piece = positions[at : at + _PIECE]
+            # The journal span bounds the bytes: do not read a piece that exceeds the bound by itself.
+            while len(piece) > 1 and max(piece) - min(piece) > most:
+                piece = piece[: len(piece) // 2]
+            for body in self.bodies(piece):
+                bodies.append(body)
+                most -= len(body.payload)
+                if most <= 0:
+                    break
+            at += len(piece)
+        return bodies, most
 
     def body(self, position: int) -> Body:
         return self.bodies((position,))[0]

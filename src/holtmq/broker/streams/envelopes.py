@@ -19,11 +19,11 @@ from holtmq.wire.properties import (
     Properties,
     encode_header,
     encode_properties,
-    header_end,
+    headers_end,
     raw_headers,
-    with_headers,
+    with_last_headers,
 )
-from holtmq.wire.tables import FieldTable
+from holtmq.wire.tables import FieldTable, encode_entry
 
 _BASE64: Final = b'{"$base64":'
 _JSON_STARTS: Final = frozenset(b' \t\n\r{["-0123456789tfn')
@@ -132,8 +132,7 @@ def message_of(queue: str, partition: str, offset: int, created_us: int, stored:
     else:
         body = to_body(stored.payload)
         address = make_address(stored.metadata.exchange, stored.metadata.routing_key)
-        raw = stored.metadata.header
-        properties = with_headers(raw, {**raw_headers(raw), **extra}, drop_expiration=False)
+        properties = with_last_headers(stored.metadata.header, extra)
         priority = stored.metadata.priority
     return Message(
         offset, address, encode_header(len(body), properties), body, created_us // 1000, 0, priority, True
@@ -173,7 +172,7 @@ class Showing:
     def _up_to_offset(self, message: Message) -> bytes | None:
         """Remember what the next message will have in common; None if the offset is encoded differently."""
         properties = message.header[PROPERTIES_AT:]
-        end = header_end(properties, _OFFSET)
+        end = headers_end(properties) - len(encode_entry(_PARTITION, self._partition))
         start = end - _INT.size
         if message.seq > 0x7FFF_FFFF or properties[start:end] != _INT.pack(b"I", message.seq):
             return None

@@ -4,13 +4,15 @@ Owns: the language, a subset of AMQP's SQL filters that RabbitMQ 4 has: AND, OR,
 with ESCAPE, IS NULL and arithmetic. Must not touch: where messages come from.
 
 An expression comes from a client and runs for each message. Its length, its number of words and its depth
-are bounded, LIKE is linear (RE2), and there are no loops, so the time for one message is bounded, too. A
-missing field and a comparison of different types are unknown, as in SQL; unknown at the end means no.
+are bounded, LIKE is linear in the length of the value, which is bounded for it, and there are no loops, so
+the time for one message is bounded, too. A missing field and a comparison of different types are unknown, as
+in SQL; unknown at the end means no.
 """
 
 import operator
 import re
 from collections.abc import Callable
+from enum import Enum
 from typing import Final
 
 import re2
@@ -21,6 +23,8 @@ Lookup = Callable[[str], object]  # a field's value by its name; None if it has 
 Expression = Callable[[Lookup], object]
 
 LONGEST: Final = 4096
+LONGEST_LIKE: Final = 32_768  # characters of a value; a longer one is unknown
+LONGEST_LIKE_ANY: Final = 1_024  # the same for patterns with _: 5 ns for each times those of the pattern
 _MOST_WORDS: Final = 512
 _DEEPEST: Final = 32
 _LARGEST: Final = 1 << 63  # integers beyond are unknown: they could grow without bound
@@ -51,19 +55,38 @@ _ARITHMETIC: Final[dict[str, Callable[..., int | float]]] = {
     "/": operator.truediv,
     "%": operator.mod,
 }
+_WORDS: Final = 16
+_SEARCHED: Final = 2_048  # characters, by one LIKE
+_STEPS: Final = 2_048  # with _; up to 600 of them, but seldom
 _QUIET: Final = re2.Options()
 _QUIET.log_errors = False
 _QUIET.dot_nl = True
 
 
-def compile_filter(text: str) -> Callable[[Lookup], bool]:
-    """A test of one message. Raises Conflict with the place of the error."""
-    if len(text) > LONGEST:
-        raise Conflict(f"the SQL filter has {len(text)} characters, and at most {LONGEST} are allowed")
-    parser = _Parser(_words(text))
-    expression = parser.condition(0)
-    parser.expect_end()
-    return lambda lookup: expression(lookup) is True
+class SqlFilter:
+    """A compiled expression. Raises Conflict with the place of the error."""
+
+    __slots__ = ("_expression", "_patterns", "_steps", "_words")
+
+    def __init__(self, text: str) -> None:
+        if len(text) > LONGEST:
+            raise Conflict(f"the SQL filter has {len(text)} characters, and at most {LONGEST} are allowed")
+        words = _words(text)
+        parser = _Parser(words)
+        self._expression = parser.condition(0)
+        parser.expect_end()
+        self._words = len(words)
+        self._patterns = sum(word.kind == "keyword" and word.value == "LIKE" for word in words)
+        self._steps = len(text) if "_" in text and self._patterns else 0
+
+    def accepts(self, lookup: Lookup) -> bool:
+        """Whether the expression is true for a message with these fields."""
+        return self._expression(lookup) is True
+
+    def work(self, size: int) -> int:
+        """An estimate of the time of ``accepts`` for fields of so many bytes, in units of 3 µs."""
+        searched = self._patterns * size // _SEARCHED + self._steps * min(size, LONGEST_LIKE_ANY) // _STEPS
+        return self._words // _WORDS + searched
 
 
 class _Word:
@@ -170,13 +193,7 @@ class _Parser:
             escape = self._text()
             if len(escape) != 1:
                 raise Conflict("the SQL filter has an ESCAPE that is not one character")
-        compiled = re2.compile(_like_pattern(pattern, escape), _QUIET)
-
-        def like(lookup: Lookup) -> bool | None:
-            value = left(lookup)
-            return compiled.fullmatch(value) is not None if isinstance(value, str) else None
-
-        return like
+        return _liked(left, _like_parts(pattern, escape))
 
     def _sum(self, depth: int) -> Expression:
         return self._calculation(
@@ -322,16 +339,76 @@ def _calculated(first: Expression, rest: list[tuple[Callable[..., int | float], 
     return calculated
 
 
-def _like_pattern(pattern: str, escape: str) -> str:
-    """LIKE as a regular expression: % is any text, _ is one character."""
-    out: list[str] = []
+class _Wild(Enum):
+    TEXT = "%"
+    CHARACTER = "_"
+
+
+def _like_parts(pattern: str, escape: str) -> list[str | _Wild]:
+    """The characters of a LIKE pattern."""
+    parts: list[str | _Wild] = []
     characters = iter(pattern)
     for one in characters:
         if one == escape:
             following = next(characters, None)
             if following is None:
                 raise Conflict("the SQL filter has a LIKE pattern that ends with its ESCAPE character")
-            out.append(re2.escape(following))
+            parts.append(following)
         else:
-            out.append(".*" if one == "%" else "." if one == "_" else re2.escape(one))
-    return "".join(out)
+            parts.append(_Wild(one) if one in "%_" else one)
+    return parts
+
+
+def _liked(left: Expression, parts: list[str | _Wild]) -> Expression:
+    has_any = _Wild.CHARACTER in parts
+    matches = _with_any(parts) if has_any else _with_texts(parts)
+    longest = LONGEST_LIKE_ANY if has_any else LONGEST_LIKE
+
+    def liked(lookup: Lookup) -> bool | None:
+        value = left(lookup)
+        return matches(value) if isinstance(value, str) and len(value) <= longest else None
+
+    return liked
+
+
+def _with_texts(parts: list[str | _Wild]) -> Callable[[str], bool]:
+    """Texts that follow each other, with anything between them."""
+    texts = [""]
+    for part in parts:
+        if part is _Wild.TEXT:
+            texts.append("")
+        else:
+            texts[-1] += str(part)
+    first, *others = texts
+    if not others:
+        return lambda value: value == first
+    *others, last = others
+
+    def matches(value: str) -> bool:
+        at, end = len(first), len(value) - len(last)
+        if at > end or not value.startswith(first) or not value.endswith(last):
+            return False
+        for text in others:
+            at = value.find(text, at, end)
+            if at < 0:
+                return False
+            at += len(text)
+        return True
+
+    return matches
+
+
+def _with_any(parts: list[str | _Wild]) -> Callable[[str], bool | None]:
+    """With ``_``, which stands for one character."""
+    wild = {_Wild.TEXT: ".*", _Wild.CHARACTER: "."}
+    compiled = re2.compile(
+        "".join([wild[part] if isinstance(part, _Wild) else re2.escape(part) for part in parts]), _QUIET
+    )
+
+    def matches(value: str) -> bool | None:
+        try:
+            return compiled.fullmatch(value) is not None
+        except UnicodeEncodeError:  # bytes that are no text
+            return None
+
+    return matches

@@ -4,13 +4,13 @@ Owns: the consumer arguments ``x-stream-filter``, ``x-stream-match-unfiltered`` 
 and the names of fields in an expression. Must not touch: how the stream is read.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.log.bodies import AmqpMetadata, Body
-from holtmq.broker.streams.sql_filter import Lookup, compile_filter
+from holtmq.broker.streams.sql_filter import SqlFilter
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import Properties, decode_properties
 
@@ -20,6 +20,7 @@ _UNFILTERED: Final = "x-stream-match-unfiltered"
 _SQL: Final = "x-stream-sql-filter"
 ARGUMENTS: Final = (_VALUES, _UNFILTERED, _SQL)
 _MOST_VALUES: Final = 256
+_DECODED: Final = 64  # bytes of properties take as long as a message that needs no decoding
 # AMQP 1.0's sections and their short names, with the names that 0-9-1 has for the same things.
 _SECTIONS: Final = {
     "p": "properties",
@@ -36,36 +37,41 @@ _PROPERTIES: Final = frozenset(Properties.__dataclass_fields__) - {"headers"}
 class StreamFilter:
     """The filter of one reader. ``accepts`` remembers the last properties: neighbours mostly share them."""
 
-    def __init__(
-        self, values: frozenset[str] | None, match_unfiltered: bool, test: Callable[[Lookup], bool] | None
-    ) -> None:
+    def __init__(self, values: frozenset[str] | None, match_unfiltered: bool, sql: SqlFilter | None) -> None:
         self._values = values
         self._match_unfiltered = match_unfiltered
-        self._test = test
+        self._sql = sql
         self._last: AmqpMetadata | None = None
         self._answer = False
+        self.work = 1  # of the last ``accepts``, in the time of a message like the one before it, about 3 µs
 
     def accepts(self, stored: Body) -> bool:
         """Whether the reader receives this message."""
         metadata = stored.metadata
+        self.work = 1
         if metadata is None:
-            return self._check(Properties())
+            return self._check(Properties(), 0)
         if metadata is not self._last:
+            size = len(metadata.header)
+            self.work += size // _DECODED
             try:
                 properties = decode_properties(metadata.header)
             except CodecError:  # a header table that no rule had to decode
                 properties = Properties()
-            self._answer = self._check(properties)
+            self._answer = self._check(properties, size)
             self._last = metadata
         return self._answer
 
-    def _check(self, properties: Properties) -> bool:
+    def _check(self, properties: Properties, size: int) -> bool:
         headers: Mapping[str, object] = properties.headers or {}
         if self._values is not None:
             value = headers.get(VALUE_HEADER)
             if not (self._match_unfiltered if value is None else value in self._values):
                 return False
-        return self._test is None or self._test(lambda name: _field(properties, headers, name))
+        if self._sql is None:
+            return True
+        self.work += self._sql.work(size)
+        return self._sql.accepts(lambda name: _field(properties, headers, name))
 
 
 def make_filter(arguments: Mapping[str, object], queue: str) -> StreamFilter | None:
@@ -83,10 +89,10 @@ def make_filter(arguments: Mapping[str, object], queue: str) -> StreamFilter | N
     if sql is not None and not isinstance(sql, str):
         raise _bad(_SQL, queue, f"{sql!r} is not a text")
     try:
-        test = None if sql is None else compile_filter(sql)
+        compiled = None if sql is None else SqlFilter(sql)
     except Conflict as error:
         raise _bad(_SQL, queue, str(error)) from None
-    return StreamFilter(values, unfiltered, test)
+    return StreamFilter(values, unfiltered, compiled)
 
 
 def _read_values(given: object, queue: str) -> frozenset[str]:

@@ -7,7 +7,6 @@ Owns: what each AMQP consumer has read and holds of a partitioned queue. Must no
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
-from typing import Final
 
 from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.errors import Conflict
@@ -22,6 +21,7 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.pausing import Pause
 from holtmq.broker.streams.claims import ClaimedMessage, Verdicts, by_claim
 from holtmq.broker.streams.envelopes import body_of, partition_of, readable
+from holtmq.broker.streams.serving import Serving
 from holtmq.broker.streams.stream_filter import make_filter
 from holtmq.broker.streams.stream_readers import (
     READ_AT_ONCE,
@@ -37,19 +37,17 @@ from holtmq.broker.topology.queue_options import QueueOptions
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.paging import Pager
 
-SERVED_AT_ONCE: Final = 5_000  # messages of readers without a group: about 15 ms
-
 
 class StreamQueue:
     """A partitioned queue among the queues of a vhost."""
 
     __slots__ = (
         "_acks_in_time",
-        "_is_planned",
         "_new_id",
         "_now",
         "_readers",
         "_service",
+        "_serving",
         "_to_serve",
         "arguments",
         "consumers",
@@ -90,6 +88,7 @@ class StreamQueue:
         queue_id: int,
         options: QueueOptions,
         service: PartitionedService,
+        serving: Serving,
         now: Callable[[], float],
         new_id: Callable[[], str],
         settle_claims: Callable[[Verdicts], None],
@@ -115,12 +114,12 @@ class StreamQueue:
         self.settle_claims = settle_claims  # at once or with the open batch
         self.touch = touch  # makes the flow dispatch this queue before the turn ends
         self._service = service
+        self._serving = serving
         self._now = now
         self._new_id = new_id
         self._acks_in_time = dialect.consumer_timeout_closes_channel
         self._readers: dict[Consumer, StreamReader | GroupMember] = {}
         self._to_serve: OrderedDict[Consumer, None] = OrderedDict()  # readers to look at in this round
-        self._is_planned = False
         self.reconfigure(options)
 
     def __len__(self) -> int:
@@ -170,19 +169,21 @@ class StreamQueue:
         """
         for consumer in self._readers:
             self._to_serve.setdefault(consumer)
-        self._serve_some()
+        if self._to_serve:
+            self._serving.enlist(self)
 
     @property
     def is_serving(self) -> bool:
         """Whether readers wait for their turn."""
         return bool(self._to_serve)
 
-    def _serve_some(self) -> None:
+    def serve(self, most_work: int) -> int:
+        """Serve readers whose turn it is; return how much work it was, which may be a little more."""
         if self._readers and self.paused is not None:
             self._to_serve.clear()  # the end of the pause is a new dispatch
-            return
+            return 0
         again: list[Consumer] = []
-        work_left = SERVED_AT_ONCE
+        work_left = most_work
         while self._to_serve and work_left > 0:
             consumer, _ = self._to_serve.popitem(last=False)
             reader = self._readers.get(consumer)
@@ -190,7 +191,7 @@ class StreamQueue:
                 continue
             has_more = True
             while has_more and work_left > 0 and (room := min(consumer.room(), READ_AT_ONCE)) > 0:
-                messages = reader.next(room)
+                messages = reader.next(room, work_left)
                 work_left -= reader.work
                 has_more = bool(messages) or reader.has_unread
                 if messages:
@@ -199,17 +200,7 @@ class StreamQueue:
             if has_more and consumer.room() > 0:
                 again.append(consumer)
         self._to_serve.update(dict.fromkeys(again))
-        if self._to_serve and not self._is_planned:
-            self._is_planned = True
-            self._service.line.at(self._now(), self._continue)
-
-    def _continue(self) -> None:
-        self._is_planned = False
-        journal = self._service.store.journal
-        if journal.failed or journal.stalled:
-            self.touch(self)  # which decides whether to deliver at all
-        elif not self.deleted:
-            self._serve_some()
+        return most_work - work_left
 
     def settle(self, message: Message) -> None:
         """Acknowledge: moves a group's cursor; for a plain reader it only frees room."""

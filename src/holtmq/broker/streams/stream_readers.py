@@ -15,6 +15,7 @@ from holtmq.broker.errors import Conflict
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.groups.partition_leases import FOR_EVER
 from holtmq.broker.partitioned.groups.subscriptions import StartMode, StartRequest
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import HeldPartition, PopRequest
 from holtmq.broker.partitioned.store import MessagesSetAside
 from holtmq.broker.streams.claims import Claim, claimed
@@ -25,12 +26,17 @@ if TYPE_CHECKING:
     from holtmq.broker.streams.stream_queue import StreamQueue
 
 READ_AT_ONCE: Final = 256
-_READ: Final = 10  # a read costs as much as so many messages
-_CLAIMED: Final = 2  # likewise: a message that is claimed for a group, and each of its partitions
-_SCANS: Final = 8  # reads of a filtering reader before other work goes on
+_BYTES_AT_ONCE: Final = 4 << 20  # the last message may exceed it
+# Work is counted in messages that are delivered to a reader without a group and a filter, about 3 µs each.
+_READ: Final = 10  # a read
+_CLAIMED: Final = 2  # a message that is claimed for a group, and each of its partitions
+_BYTES: Final = 2_048  # of bodies
+_FIRST_SCAN: Final = 16  # messages that a filter looks at; later twice as many as it had time for
 _GROUP_PARTITIONS: Final = 64
 _GIVEN_BACK: Final = 5_000  # claims returned at once: about 5 ms
 _UNITS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+Row = tuple[int, int, int]  # offset, journal position, creation time in microseconds
 
 
 class StreamReader:
@@ -41,48 +47,66 @@ class StreamReader:
         self._offset = offset
         self._filter = chosen
         self._showing = Showing(queue.name)
-        self.has_unread = False  # a filter stopped after many messages; there may be more to deliver
-        self.work = 0  # of the last ``next``, in messages
+        self._scan = _FIRST_SCAN
+        self.has_unread = False  # a filter stopped after much work; there may be more to deliver
+        self.work = 0  # of the last ``next``
 
-    def next(self, limit: int) -> list[Message]:
-        self.work = _READ
+    def next(self, limit: int, most_work: int) -> list[Message]:
+        """The next messages, at most ``limit``; the work may be a little more than ``most_work``."""
+        self.work = 0
         if self._filter is None:
-            return self._read(limit)
-        self.has_unread = False
-        for _ in range(_SCANS):
-            found = self._read(limit, self._filter)
-            if found or self._is_at_end:
-                return found
-        self.has_unread = True
-        return []
+            return self._show(self._read(limit))
+        found: list[tuple[Row, Body]] = []
+        while not found and self.work < most_work and not self._is_at_end:
+            found = self._choose(self._read(self._scan), self._filter, limit, most_work)
+        self.has_unread = not found and not self._is_at_end
+        return self._show(found)
 
     @property
     def _is_at_end(self) -> bool:
         log = self._queue.log
         return log is None or self._offset >= log.log.durable_end
 
-    def _read(self, limit: int, chosen: StreamFilter | None = None) -> list[Message]:
-        queue = self._queue
-        log = queue.log
+    def _read(self, limit: int) -> list[tuple[Row, Body]]:
+        self.work += _READ
+        log = self._queue.log
         if log is None or self._offset >= log.log.durable_end:
             return []
         while True:
-            most = limit if chosen is None else READ_AT_ONCE
-            offsets = list(islice(log.log.live_offsets(self._offset, log.log.durable_end), most))
+            offsets = list(islice(log.log.live_offsets(self._offset, log.log.durable_end), limit))
             rows = log.log.refs(offsets)
+            positions = [position for _, position, _ in rows]
             try:
-                bodies = queue.service.store.bodies([position for _, position, _ in rows])
+                bodies, left = self._queue.service.store.bodies_within(positions, _BYTES_AT_ONCE)
                 break
             except MessagesSetAside:
                 continue  # unreadable messages are set aside; read the rest
-        self._offset = offsets[-1] + 1 if offsets else log.log.durable_end
-        self.work += len(rows)
-        pairs = list(zip(rows, bodies, strict=True))
-        if chosen is not None:
-            pairs = [pair for pair in pairs if chosen.accepts(pair[1])]
-            if len(pairs) > limit:
-                self._offset = pairs[limit][0][0]
-                pairs = pairs[:limit]
+        self._offset = offsets[len(bodies) - 1] + 1 if offsets else log.log.durable_end
+        self.work += (_BYTES_AT_ONCE - left) // _BYTES
+        return list(zip(rows, bodies, strict=False))
+
+    def _choose(
+        self, read: list[tuple[Row, Body]], chosen: StreamFilter, limit: int, most_work: int
+    ) -> list[tuple[Row, Body]]:
+        """What passes the filter, up to the limit; the reader goes on behind the last one looked at."""
+        found: list[tuple[Row, Body]] = []
+        looked_at = 0
+        for row, body in read:
+            looked_at += 1
+            if chosen.accepts(body):
+                found.append((row, body))
+            self.work += chosen.work
+            if len(found) == limit or self.work >= most_work:
+                self._offset = row[0] + 1
+                break
+        self._scan = max(1, min(2 * looked_at, READ_AT_ONCE))
+        return found
+
+    def _show(self, pairs: list[tuple[Row, Body]]) -> list[Message]:
+        log = self._queue.log
+        if log is None:
+            return []
+        self.work += len(pairs)
         show, partition_of, partitions = self._showing.message, log.log.partition, log.partitions
         return [
             show(partitions[partition_of(offset)].name, offset, created_us, body)
@@ -101,7 +125,7 @@ class GroupMember:
         self._start = start
         self._name = name
         self._showing = Showing(queue.name)
-        self.work = 0  # of the last ``next``, in messages that a reader without a group reads
+        self.work = 0  # of the last ``next``
         self._claimed = 0  # how often: each pop has a lease id of its own
         self._claims: dict[int, Claim] = {}  # by partition
         queue.service.line.enlist(queue.stored_as, group, self._told)
@@ -109,7 +133,8 @@ class GroupMember:
     def _told(self) -> None:
         self._queue.touch(self._queue)
 
-    def next(self, limit: int) -> list[Message]:
+    def next(self, limit: int, most_work: int) -> list[Message]:
+        """Claim and return messages, at most ``limit``."""
         queue = self._queue
         now = queue.now()
         self._claimed += 1
@@ -121,6 +146,7 @@ class GroupMember:
                 group=self._group,
                 limit=limit,
                 most_partitions=_GROUP_PARTITIONS,
+                most_bytes=_BYTES_AT_ONCE,
                 lease_seconds=FOR_EVER,
                 start=self._start,
             ),
@@ -144,7 +170,8 @@ class GroupMember:
                     run.rows, run.bodies, delivery.positions, strict=True
                 )
             ]
-        self.work = _READ + _CLAIMED * (len(messages) + len(runs))
+        size = sum([len(message.body) for message in messages])
+        self.work = _READ + _CLAIMED * (len(messages) + len(runs)) + size // _BYTES
         return messages
 
     def leave(self) -> None:

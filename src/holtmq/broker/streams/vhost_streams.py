@@ -31,6 +31,7 @@ from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.stream_publishes import StreamPublishes
 from holtmq.broker.streams.claims import Verdicts, take_settled
 from holtmq.broker.streams.prepared_pushes import PreparedPushes
+from holtmq.broker.streams.serving import Serving
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.queue_options import QueueOptions
 
@@ -49,6 +50,7 @@ class Streams:
         self._broker = broker
         self._service = service
         self._by_stored_name: dict[str, StreamQueue] = {}
+        self._serving = Serving(service, self._now)
         self._following = False
         # Ids of messages published by AMQP: unique across restarts without a stored counter.
         self._id_prefix = secrets.token_hex(8)
@@ -69,6 +71,7 @@ class Streams:
             queue_id,
             options,
             self._service,
+            self._serving,
             self._now,
             self._new_id,
             self._settle,

@@ -4,7 +4,6 @@ Owns: how a request becomes claims, over one queue or many. Must not touch: the 
 queue), waiting pops (see ``WaitingLine``), wire names, clocks.
 """
 
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
@@ -17,7 +16,6 @@ from holtmq.broker.partitioned.events import NO_QUEUE
 from holtmq.broker.partitioned.groups.group import Delivery, micros
 from holtmq.broker.partitioned.groups.joining import decide_join, decide_subscription
 from holtmq.broker.partitioned.groups.subscriptions import Scope
-from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import Popped, PopRequest, Run
 from holtmq.broker.partitioned.store import Change, MessagesSetAside, PartitionedStore
@@ -26,7 +24,6 @@ from holtmq.broker.partitioned.waiting.wide_pops import WideLines, matches
 
 _FEW_HOMES: Final = 4_096
 _JOINED_MAX: Final = 100_000  # 180 bytes each; needs a bound because pops may name any partition
-_PIECE: Final = 256  # messages read at a time when there may be too many bytes
 
 
 class Popping:
@@ -68,7 +65,8 @@ class Popping:
             wrote = self._join(request, queue, Scope(request.queue, request.partition), now)
             if queue is None or queue.paused is not None:
                 return None
-            runs = self._claim(queue, request, request.limit, request.most_partitions, self.most_bytes, now)
+            most_bytes = min(request.most_bytes, self.most_bytes)
+            runs = self._claim(queue, request, request.limit, request.most_partitions, most_bytes, now)
         else:
             wrote, runs = self._pop_many(request, now)
         if not runs:
@@ -80,7 +78,8 @@ class Popping:
         scope = Scope("", "", request.namespace, request.task)
         wrote = self._join(request, None, scope, now)
         runs: list[Run] = []
-        limit, most, left = request.limit, request.most_partitions, self.most_bytes
+        limit, most = request.limit, request.most_partitions
+        left = min(request.most_bytes, self.most_bytes)
         line = self._wide.line(request.namespace, request.task, request.group)
         may_read = request.may_read
         for queue in line.take(now):
@@ -219,27 +218,11 @@ class Popping:
                 queue.leave_out(group, delivery)
                 continue
             rows = queue.log.refs(delivery.offsets)
-            bodies, left = self._bodies_within([position for _, position, _ in rows], left)
+            bodies, left = self._store.bodies_within([position for _, position, _ in rows], left)
             short = delivery.shortened(len(bodies))
             queue.delivered(short, [body.transaction_id for body in bodies])
             runs.append(Run(queue, short, rows[: len(bodies)], bodies))
         return runs
-
-    def _bodies_within(self, positions: Sequence[int], most: int) -> tuple[list[Body], int]:
-        """The first of these messages, at least one, until ``most`` bytes are reached; and the bytes left."""
-        bodies: list[Body] = []
-        at = 0
-        while at < len(positions) and (most > 0 or not bodies):
-            reach = positions[at] + most  # do not read a piece that exceeds the bound by itself
-            stop = bisect_right(positions, reach, at, min(at + _PIECE, len(positions)))
-            piece = positions[at : max(at + 1, stop)]
-            for body in self._store.bodies(piece):
-                bodies.append(body)
-                most -= len(body.payload)
-                if most <= 0:
-                    break
-            at += len(piece)
-        return bodies, most
 
     def renewed(self, queue: PartitionedQueue, lease_id: str, now: float) -> None:
         """A lease ends later, which a restart must not forget."""
