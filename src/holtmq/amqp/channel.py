@@ -87,7 +87,6 @@ class Channel:
         self.flowing = True  # channel.flow: the client accepts deliveries
         self.prefetch = 0
         self.global_prefetch = 0
-        self.has_joined_group = False  # of a stream: what a member holds takes longer to settle
         self.confirms: Confirms | None = None
         self.owes_confirms = False  # published with confirms in this read
         self.transaction: Transaction | None = None

@@ -90,7 +90,7 @@ class Consuming:
             arguments=method.arguments,
         )
         self._broker.consume(queue, consumer, method.exclusive)
-        channel.has_joined_group |= queue.is_stream and consumer.joins_group
+        channel.settling.has_joined_group |= queue.is_stream and consumer.joins_group
         self._begin(consumer, method)
 
     def _refuse_as_rabbitmq(self, queue: Queue, no_ack: bool) -> None:

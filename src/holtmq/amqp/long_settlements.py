@@ -41,7 +41,7 @@ def is_long(channel: "Channel", deliveries: int) -> bool:
 
 def _at_once(channel: "Channel") -> int:
     limits = channel.flow.per_turn
-    return max(1, limits.of_groups if channel.has_joined_group else limits.returned)
+    return max(1, limits.of_groups if channel.settling.has_joined_group else limits.returned)
 
 
 def return_in_steps(

@@ -31,6 +31,7 @@ class Settling:
         self._flow = channel.flow
         self._messages = channel.messages
         self.overdue: dict[int, Consumer] = {}  # deliveries taken back from consumers that wait for them
+        self.has_joined_group = False  # of a stream: what a member holds takes longer to settle
 
     def ack(self, tag: int, multiple: bool) -> None:
         """basic.ack."""
@@ -180,7 +181,7 @@ class Settling:
         queue again, and up to thirty times if it is a consumer group's.
         """
         known = self._ledger.by_number
-        in_group = self._channel.has_joined_group
+        in_group = self.has_joined_group
         costly = len(known) if in_group else self._ledger.revoked
         if not is_long(self._channel, costly) or self._channel.transaction is not None:
             return False

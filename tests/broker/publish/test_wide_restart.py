@@ -1,5 +1,7 @@
 """What transactions had still to place when a node died is placed before the next one listens."""
 
+import time
+
 import pytest
 
 from holtmq.broker.message import Message
@@ -30,6 +32,8 @@ def test_a_node_places_it_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with TestBroker() as broker:
         broker.call(commit)
+        while broker.call(lambda node: node.journal.backlog):
+            time.sleep(0.001)
         broker.crash_and_restart(keep=Keep.EVERYTHING)
 
         assert [len(broker.messages(name)) for name in ("a", "b")] == [1, 1]

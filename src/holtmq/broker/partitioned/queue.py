@@ -32,6 +32,7 @@ from holtmq.broker.partitioned.events import (
     Sought,
     Trimmed,
 )
+from holtmq.broker.partitioned.groups.further import Further
 from holtmq.broker.partitioned.groups.group import Delivery, Group, micros
 from holtmq.broker.partitioned.groups.partition_leases import PartitionLease
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter, DeadLetterStore
@@ -122,6 +123,7 @@ class PartitionedQueue:
         most_partitions: int = 1,
         lease_seconds: float | None = None,
         auto_ack: bool = False,
+        further: Further | None = None,
     ) -> Claim:
         """Claim the next messages, of one partition or of any. The group must have joined.
 
@@ -133,7 +135,7 @@ class PartitionedQueue:
         ttl = lease_seconds or self.config.lease_length
         held_as = "" if auto_ack else lease_id
         if partition is None:
-            deliveries = reader.claim_any(held_as, limit, most_partitions, now, ttl, self.config)
+            deliveries = reader.claim_any(held_as, limit, most_partitions, now, ttl, self.config, further)
         else:
             reader.advance(now)
             index = self.indexes.get(partition)
@@ -148,7 +150,7 @@ class PartitionedQueue:
 
     def delivered(self, delivery: Delivery, transaction_ids: Sequence[str]) -> None:
         """Tell a lease which ids were delivered under it, so that their acks need no search."""
-        if delivery.lease is not None:
+        if delivery.lease is not None and not delivery.continues:  # a holder that continues acks by position
             delivery.lease.delivered(transaction_ids, delivery.positions)
 
     def read_ids(self, partition: int, lease: PartitionLease) -> None:
@@ -171,7 +173,9 @@ class PartitionedQueue:
     def leave_out(self, group: str, delivery: Delivery) -> None:
         """Return one partition of a claim that is not delivered after all; the next pop may claim it."""
         reader = self.groups[group]
-        if delivery.lease is not None:
+        if delivery.lease is not None and delivery.continues:
+            delivery.lease.end = delivery.first
+        elif delivery.lease is not None:
             reader.leases.give_back(delivery.partition)
         self._offer(reader, delivery.partition)
 

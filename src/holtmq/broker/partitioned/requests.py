@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome, AckStatus
+from holtmq.broker.partitioned.groups.further import Further
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE, Delivery
 from holtmq.broker.partitioned.groups.subscriptions import StartRequest
 from holtmq.broker.partitioned.log.bodies import Body
@@ -49,6 +50,7 @@ class PopRequest:
     start: StartRequest = field(default_factory=lambda: StartRequest(explicit=False))
     reader: str = ""  # the user, if it may not read every queue
     may_read: Callable[[str], bool] | None = None
+    further: Further | None = None  # see ``Group.claim_any``
     most_bytes: int = sys.maxsize  # the broker has a limit of its own; the last message may exceed either
 
 

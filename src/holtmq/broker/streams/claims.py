@@ -17,18 +17,19 @@ from holtmq.broker.partitioned.requests import HeldPartition, SettledRun
 class Claim:
     """One claimed partition, among the others of its member. ``over``: the member holds nothing of it."""
 
-    __slots__ = ("_others", "_verdicts", "_waiting", "attempt", "held", "over")
+    __slots__ = ("_others", "_verdicts", "_waiting", "held", "over")
 
-    def __init__(
-        self, held: HeldPartition, attempt: int, positions: Iterable[int], others: dict[int, Claim]
-    ) -> None:
+    def __init__(self, held: HeldPartition, others: dict[int, Claim]) -> None:
         others[held.partition] = self
         self._others = others
         self.held = held
-        self.attempt = attempt
         self.over = False
-        self._waiting = deque(positions)
+        self._waiting: deque[int] = deque()
         self._verdicts: dict[int, AckStatus] = {}
+
+    def take(self, positions: Iterable[int]) -> None:
+        """Note messages that were delivered, behind those that were before."""
+        self._waiting.extend(positions)
 
     def settle(self, verdicts: dict[int, AckStatus]) -> None:
         """Note verdicts, by position."""
@@ -66,9 +67,10 @@ class ClaimedMessage(Message, gc=False, eq=False, array_like=True):
 
     claim: Claim | None = None
     place: int = 0  # its position in the partition
+    redelivered: bool = False
 
 
-def claimed(message: Message, claim: Claim, place: int) -> ClaimedMessage:
+def claimed(message: Message, claim: Claim, place: int, redelivered: bool) -> ClaimedMessage:
     """The message, with the claim that it belongs to."""
     return ClaimedMessage(
         message.seq,
@@ -82,6 +84,7 @@ def claimed(message: Message, claim: Claim, place: int) -> ClaimedMessage:
         message.position,
         claim,
         place,
+        redelivered,
     )
 
 

@@ -12,19 +12,15 @@ in SQL; unknown at the end means no.
 import operator
 import re
 from collections.abc import Callable
-from enum import Enum
 from typing import Final
 
-import re2
-
 from holtmq.broker.errors import Conflict
+from holtmq.broker.streams.like_pattern import LONGEST_WITH_ANY, compile_like
 
 Lookup = Callable[[str], object]  # a field's value by its name; None if it has none
 Expression = Callable[[Lookup], object]
 
 LONGEST: Final = 4096
-LONGEST_LIKE: Final = 32_768  # characters of a value; a longer one is unknown
-LONGEST_LIKE_ANY: Final = 1_024  # the same for patterns with _: 5 ns for each times those of the pattern
 _MOST_WORDS: Final = 512
 _DEEPEST: Final = 32
 _LARGEST: Final = 1 << 63  # integers beyond are unknown: they could grow without bound
@@ -58,9 +54,6 @@ _ARITHMETIC: Final[dict[str, Callable[..., int | float]]] = {
 _WORDS: Final = 16
 _SEARCHED: Final = 2_048  # characters, by one LIKE
 _STEPS: Final = 2_048  # with _; up to 600 of them, but seldom
-_QUIET: Final = re2.Options()
-_QUIET.log_errors = False
-_QUIET.dot_nl = True
 
 
 class SqlFilter:
@@ -85,7 +78,7 @@ class SqlFilter:
 
     def work(self, size: int) -> int:
         """An estimate of the time of ``accepts`` for fields of so many bytes, in units of 3 µs."""
-        searched = self._patterns * size // _SEARCHED + self._steps * min(size, LONGEST_LIKE_ANY) // _STEPS
+        searched = self._patterns * size // _SEARCHED + self._steps * min(size, LONGEST_WITH_ANY) // _STEPS
         return self._words // _WORDS + searched
 
 
@@ -193,7 +186,13 @@ class _Parser:
             escape = self._text()
             if len(escape) != 1:
                 raise Conflict("the SQL filter has an ESCAPE that is not one character")
-        return _liked(left, _like_parts(pattern, escape))
+        matches = compile_like(pattern, escape)
+
+        def liked(lookup: Lookup) -> bool | None:
+            value = left(lookup)
+            return matches(value) if isinstance(value, str) else None
+
+        return liked
 
     def _sum(self, depth: int) -> Expression:
         return self._calculation(
@@ -337,78 +336,3 @@ def _calculated(first: Expression, rest: list[tuple[Callable[..., int | float], 
         return total if isinstance(total, int | float) else None
 
     return calculated
-
-
-class _Wild(Enum):
-    TEXT = "%"
-    CHARACTER = "_"
-
-
-def _like_parts(pattern: str, escape: str) -> list[str | _Wild]:
-    """The characters of a LIKE pattern."""
-    parts: list[str | _Wild] = []
-    characters = iter(pattern)
-    for one in characters:
-        if one == escape:
-            following = next(characters, None)
-            if following is None:
-                raise Conflict("the SQL filter has a LIKE pattern that ends with its ESCAPE character")
-            parts.append(following)
-        else:
-            parts.append(_Wild(one) if one in "%_" else one)
-    return parts
-
-
-def _liked(left: Expression, parts: list[str | _Wild]) -> Expression:
-    has_any = _Wild.CHARACTER in parts
-    matches = _with_any(parts) if has_any else _with_texts(parts)
-    longest = LONGEST_LIKE_ANY if has_any else LONGEST_LIKE
-
-    def liked(lookup: Lookup) -> bool | None:
-        value = left(lookup)
-        return matches(value) if isinstance(value, str) and len(value) <= longest else None
-
-    return liked
-
-
-def _with_texts(parts: list[str | _Wild]) -> Callable[[str], bool]:
-    """Texts that follow each other, with anything between them."""
-    texts = [""]
-    for part in parts:
-        if part is _Wild.TEXT:
-            texts.append("")
-        else:
-            texts[-1] += str(part)
-    first, *others = texts
-    if not others:
-        return lambda value: value == first
-    *others, last = others
-
-    def matches(value: str) -> bool:
-        at, end = len(first), len(value) - len(last)
-        if at > end or not value.startswith(first) or not value.endswith(last):
-            return False
-        for text in others:
-            at = value.find(text, at, end)
-            if at < 0:
-                return False
-            at += len(text)
-        return True
-
-    return matches
-
-
-def _with_any(parts: list[str | _Wild]) -> Callable[[str], bool | None]:
-    """With ``_``, which stands for one character."""
-    wild = {_Wild.TEXT: ".*", _Wild.CHARACTER: "."}
-    compiled = re2.compile(
-        "".join([wild[part] if isinstance(part, _Wild) else re2.escape(part) for part in parts]), _QUIET
-    )
-
-    def matches(value: str) -> bool | None:
-        try:
-            return compiled.fullmatch(value) is not None
-        except UnicodeEncodeError:  # bytes that are no text
-            return None
-
-    return matches

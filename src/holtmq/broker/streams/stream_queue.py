@@ -241,7 +241,7 @@ class StreamQueue:
 
     def is_redelivered(self, message: Message) -> bool:
         """Only a group counts deliveries; a log does not."""
-        return type(message) is ClaimedMessage and message.claim is not None and message.claim.attempt > 1
+        return type(message) is ClaimedMessage and message.redelivered
 
     def _verdict(self, messages: Iterable[Message], status: AckStatus) -> None:
         claims = by_claim(messages, status)

@@ -169,6 +169,7 @@ class Popping:
             most_partitions=most,
             lease_seconds=request.lease_seconds,
             auto_ack=request.auto_ack,
+            further=request.further,
         )
         if not claim.deliveries:
             return []

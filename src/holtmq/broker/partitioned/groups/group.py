@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holtmq.broker.partitioned.groups.acknowledgment import Answers
+from holtmq.broker.partitioned.groups.further import Further
 from holtmq.broker.partitioned.groups.partition_leases import (
     UNSET,
     PartitionLease,
@@ -40,6 +41,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     offsets: "array[int]"  # queue-wide offset of each message, in order
     attempt: int
     holes: tuple[int, ...] = ()  # positions in between whose message was deleted
+    continues: bool = False  # under the lease of earlier deliveries
 
     @property
     def end(self) -> int:
@@ -61,6 +63,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
         end = self.positions[count - 1] + 1
         if self.lease is not None:
             self.lease.end = end
+            if self.lease.further is not None:
+                self.lease.further.note(self.partition)
         holes = tuple(hole for hole in self.holes if hole < end)
         return replace(self, offsets=self.offsets[:count], holes=holes)
 
@@ -146,9 +150,19 @@ class Group:
         return where.position_of(self._start_offset)
 
     def claim(
-        self, partition: int, lease_id: str, limit: int, now: float, ttl: float, config: QueueConfig
+        self,
+        partition: int,
+        lease_id: str,
+        limit: int,
+        now: float,
+        ttl: float,
+        config: QueueConfig,
+        further: Further | None = None,
     ) -> Delivery | None:
-        """Claim the next visible messages of one partition; a blank ``lease_id`` creates no lease."""
+        """Claim the next visible messages of one partition; a blank ``lease_id`` creates no lease.
+
+        With ``further`` the holder may take more messages under the lease: see ``claim_any``.
+        """
         span = self.visible(partition, now, config)
         if span is None or limit <= 0:
             return None
@@ -157,39 +171,77 @@ class Group:
         oldest = first
         if self.conflates:
             first = end - 1
-        else:
-            end = min(end, first + limit)
-        holes: tuple[int, ...] = ()
-        if where.holes is None:
-            offsets = where.offsets[first - where.first : end - where.first]
-        else:
-            offsets, holes = _around_holes(where, first, span[1], limit)
-            end = first + len(offsets) + len(holes)
+            limit = 1
+        offsets, holes, end = where.stored_from(first, end, limit)
         if not lease_id:
             return Delivery(partition, where.name, None, first, offsets, 1, holes)
         lease = self.leases.lend(partition, lease_id, oldest, end, now + ttl, now)
         lease.conflated = self.conflates
+        if not self.conflates:
+            lease.further = further
         self.ready.wake_at(partition, lease.expires_at)
         return Delivery(partition, where.name, lease, first, offsets, lease.attempt, holes)
 
+    def _claim_more(
+        self, partition: int, limit: int, now: float, config: QueueConfig, further: Further
+    ) -> Delivery | None:
+        """Claim the messages that follow those under the holder's lease; None also if it has ended."""
+        leases, where = self.leases, self._partitions[partition]
+        lease = leases.lease(partition, now)
+        if lease is None or lease.further is not further:
+            return None
+        span = self._visible_from(max(lease.end, where.first), partition, now, config)
+        if span is None:
+            return None
+        first, end = span
+        delivered_before = leases.marks.get(partition, (0, 0))[1]
+        if first < delivered_before:
+            end = where.live_end(min(end, delivered_before))
+        offsets, holes, end = where.stored_from(first, end, limit)
+        lease.end = leases.unmarked[partition] = end
+        attempt = 2 if first < delivered_before else 1
+        return Delivery(partition, where.name, lease, first, offsets, attempt, holes, continues=True)
+
     def claim_any(
-        self, lease_id: str, limit: int, most: int, now: float, ttl: float, config: QueueConfig
+        self,
+        lease_id: str,
+        limit: int,
+        most: int,
+        now: float,
+        ttl: float,
+        config: QueueConfig,
+        further: Further | None = None,
     ) -> list[Delivery]:
-        """Claim up to ``most`` partitions and ``limit`` messages in total, in the order of the line."""
+        """Claim up to ``most`` partitions and ``limit`` messages in total, in the order of the line.
+
+        With ``further``, if the line is empty: more messages of the partitions that it has leased already.
+        Such a claim looks at ``further.looks`` partitions.
+        """
         self.advance(now)
         if not self.lined_up:
             self.line_up()
         deliveries: list[Delivery] = []
         while limit > 0 and len(deliveries) < most:
             partition = self.ready.take()
-            if partition is None:
-                if self.advance(now):  # of very many leases that have expired, the next ones
-                    continue
+            if partition is not None:
+                delivery = self.claim(partition, lease_id, limit, now, ttl, config, further)
+            elif self.advance(now):  # of very many leases that have expired, the next ones
+                continue
+            elif further is not None and (partition := further.take()) is not None:
+                delivery = self._claim_more(partition, limit, now, config, further)
+            else:
                 break
-            delivery = self.claim(partition, lease_id, limit, now, ttl, config)
             if delivery is not None:
                 deliveries.append(delivery)
                 limit -= len(delivery.offsets)
+            if further is not None:
+                further.looks -= 1
+                if further.looks <= 0:
+                    break
+        if further is not None:  # not before: a claim has each partition once
+            for delivery in deliveries:
+                if delivery.end < self._partitions[delivery.partition].end:
+                    further.note(delivery.partition)
         return deliveries
 
     def visible(self, partition: int, now: float, config: QueueConfig) -> tuple[int, int] | None:
@@ -197,11 +249,19 @@ class Group:
 
         Its first and last position hold messages; some in between may have been deleted.
         """
-        if self.leases.lease(partition, now) is not None:
+        lease = self.leases.lease(partition, now)
+        if lease is not None:
+            if lease.further is not None:
+                lease.further.note(partition)
             return None
         first = self.cursor(partition)
+        return None if first is None else self._visible_from(first, partition, now, config)
+
+    def _visible_from(
+        self, first: int, partition: int, now: float, config: QueueConfig
+    ) -> tuple[int, int] | None:
         where = self._partitions[partition]
-        if first is None or first >= where.end:
+        if first >= where.end:
             return None
         now_us, end, durable_end = micros(now), where.end, self._log.durable_end
         if where.offsets[-1] >= durable_end:
@@ -299,8 +359,10 @@ class Group:
         passed = self.ready.due(now, _DEADLINES_AT_ONCE)
         for partition in passed:
             lease = self.leases.lease(partition, now)
-            if lease is not None:  # renewed since
+            if lease is not None:  # renewed, or there are further messages
                 self.ready.wake_at(partition, lease.expires_at)
+                if lease.further is not None:
+                    lease.further.note(partition)
                 continue
             self.leases.end(partition)
             self.offer(partition)
@@ -321,20 +383,3 @@ class Group:
             lag = self.lag(partition)
             if lag:
                 yield partition, lag
-
-
-def _around_holes(where: Partition, first: int, end: int, limit: int) -> tuple["array[int]", tuple[int, ...]]:
-    """Up to ``limit`` messages from ``first`` on, and the holes between them."""
-    holes = where.holes or []
-    at = bisect_left(holes, first)
-    passed: list[int] = []
-    found: array[int] = array("Q")
-    for position in range(first, end):
-        if at < len(holes) and holes[at] == position:
-            passed.append(position)
-            at += 1
-            continue
-        found.append(where.offsets[position - where.first])
-        if len(found) == limit:
-            break
-    return found, tuple(passed)

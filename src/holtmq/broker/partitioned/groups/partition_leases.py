@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from holtmq.broker.partitioned.groups.further import Further
+
 UNSET: Final = (1 << 64) - 1  # no cursor yet: the group's start applies
 FOR_EVER: Final = 10 * 365 * 86_400.0  # seconds of a lease that ends with its holder, and so with the node
 
@@ -29,8 +31,8 @@ class RecordedLease(NamedTuple):
 class PartitionLease(msgspec.Struct, gc=False, eq=False):
     """Positions ``first`` to ``end - 1`` of one partition, delivered to one worker.
 
-    ``ids`` are the ids of the delivered messages, in order, at ``positions``; empty once one was deleted,
-    and after a restart (``ids_unread``) until the queue has read them.
+    ``ids`` are the ids of the messages delivered first, in order, at ``positions``; empty once one was
+    deleted, and after a restart (``ids_unread``) until the queue has read them.
     """
 
     id: str  # chosen by the caller: one pop may lease several partitions under one id
@@ -44,6 +46,7 @@ class PartitionLease(msgspec.Struct, gc=False, eq=False):
     ids_unread: bool = False
     ids: Sequence[str] = ()
     positions: Sequence[int] = ()
+    further: Further | None = None  # its holder takes more messages under the same lease
     # Built on demand; not needed for an ack of exactly the delivered messages.
     _known: dict[str, int] | None = None
     _repeated: dict[str, list[int]] | None = None

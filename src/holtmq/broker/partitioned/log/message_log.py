@@ -76,6 +76,24 @@ class Partition:
         holes = self.holes
         return [] if holes is None else holes[bisect_left(holes, first) : bisect_left(holes, end)]
 
+    def stored_from(self, first: int, end: int, limit: int) -> tuple["array[int]", tuple[int, ...], int]:
+        """Up to ``limit`` messages of a span: their offsets, the holes between them, and where they end."""
+        if self.holes is None:
+            end = min(end, first + limit)
+            return self.offsets[first - self.first : end - self.first], (), end
+        holes, at = self.holes, bisect_left(self.holes, first)
+        passed: list[int] = []
+        found: array[int] = array("Q")
+        for position in range(first, end):
+            if at < len(holes) and holes[at] == position:
+                passed.append(position)
+                at += 1
+                continue
+            found.append(self.offsets[position - self.first])
+            if len(found) == limit:
+                break
+        return found, tuple(passed), first + len(found) + len(passed)
+
     def punch(self, position: int) -> None:
         """Mark the message at this position as deleted."""
         if self.holes is None:
