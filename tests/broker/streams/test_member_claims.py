@@ -66,6 +66,26 @@ def test_what_is_delivered_later_is_not_called_redelivered() -> None:
     assert [stream.queue.is_redelivered(message) for message in member.got] == [True, False]
 
 
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("atomic", [False, True])
+def test_a_rejected_message_leaves_the_others_to_their_holder(which: int, atomic: bool) -> None:
+    """They are not delivered a second time while the consumer works on them."""
+    world = World(Stream(), Random(0))
+    member = world.join(room=10)
+    world.push("p0", 3)
+
+    world.settle(member, member.got[which : which + 1], "reject", atomic=atomic)
+    rest = [number for number in range(3) if number != which]
+    assert [message.seq for message in member.got] == rest
+    for _ in rest:
+        world.settle(member, member.got[:1], "ack")
+
+    log = world.stream.log
+    assert member.got == []
+    assert [letter.offset for letter in log.dead_letters] == [which]
+    assert log.groups["g"].lag(0) == 0
+
+
 def test_another_partition_that_is_ready_comes_first() -> None:
     stream = Stream()
     world = World(stream, Random(0))

@@ -107,6 +107,8 @@ def decide_held(
     named = {at: _NAMED[said] for at, said in verdicts.items()}
     budget = Budget(spent, queue.config.retry_limit)
     settlement = settle(named, cursor, lease.end, budget)
+    if max(verdicts) < settlement.cursor < lease.end:  # none returned: the holder goes on with the others
+        settlement = replace(settlement, released=False)
     return _event(queue, reader, partition, settlement, budget, None, micros(now), None)
 
 

@@ -1,0 +1,262 @@
+"""Very many deliveries of a group end in steps, with the outcome of one go; a transaction has a limit."""
+
+from __future__ import annotations
+
+import pytest
+from amqp_support import NOW_MS, Client, finish, frame, new_broker, step
+
+from holtmq.amqp import frame_loop, transaction
+from holtmq.amqp.codes import ReplyCode
+from holtmq.amqp.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicCancelOk,
+    BasicConsume,
+    BasicDeliver,
+    BasicNack,
+    BasicQos,
+    BasicRecover,
+    BasicRecoverOk,
+    ChannelClose,
+    ChannelCloseOk,
+    Method,
+    QueueDeclare,
+    TxCommit,
+    TxCommitOk,
+    TxSelect,
+)
+from holtmq.broker.partitioned.log.bodies import Body
+from holtmq.broker.partitioned.requests import PushItem
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.turn_limits import TurnLimits
+from holtmq.journal import MemoryJournal
+
+AT_ONCE = 4
+COUNT = 11  # three steps
+_IN_GROUP = {"x-consumer-group": "g", "x-stream-offset": "first"}
+
+
+class Site:
+    """A stream with messages, three in a partition, and a member of its group that holds them all."""
+
+    def __init__(self, count: int = COUNT, *, group: bool = True, in_transaction: bool = False) -> None:
+        self.service = PartitionedService(MemoryJournal())
+        self.client = client = Client(new_broker(self.service.journal, self.service))
+        client.broker.flow.per_turn = TurnLimits(returned=1_000, of_groups=AT_ONCE)
+        client.call(QueueDeclare("s", durable=True, arguments={"x-queue-type": "stream"}), BasicQos(0, 1_000))
+        if in_transaction:
+            client.call(TxSelect())
+        self.push(count)
+        arguments = _IN_GROUP if group else {"x-stream-offset": "first"}
+        told = client.call(BasicConsume("s", "me", arguments=dict(arguments)))
+        self.delivered = [method for method in told if isinstance(method, BasicDeliver)]
+        assert len(self.delivered) == count
+
+    def push(self, count: int) -> None:
+        items = [PushItem("s", f"p{n // 3}", Body(f"i{n}", b"%d" % n)) for n in range(count)]
+        self.service.push(items, NOW_MS / 1000)
+        self.service.journal.flush()
+        self.client.broker.flow.turn()
+
+    @property
+    def lag(self) -> int:
+        group = self.service.store.queues["s"].groups["g"]
+        return sum(lag for _, lag in group.lagging())
+
+    @property
+    def leased(self) -> int:
+        return sum(
+            lease.size for lease in self.service.store.queues["s"].groups["g"].leases.live(NOW_MS / 1000)
+        )
+
+    @property
+    def letters(self) -> int:
+        return len(self.service.store.queues["s"].dead_letters)
+
+    def call(self, *methods: Method) -> list[Method]:
+        told = self.client.call(*methods)
+        self.service.journal.flush()
+        return told + self.client.told()
+
+    def finish(self) -> list[Method]:
+        told = finish(self.client)
+        self.client.connection.wake_consumers()
+        self.client.broker.flow.turn()
+        return told + self.client.told()
+
+
+@pytest.mark.parametrize("tag", [0, COUNT])
+def test_acks_of_many_go_in_steps(tag: int) -> None:
+    site = Site()
+    lags: list[int] = []
+
+    site.call(BasicAck(tag, multiple=True))
+    while site.client.broker.long_changes:
+        lags.append(site.lag)
+        step(site.client)
+
+    assert lags == [7, 3, 0]
+    assert site.leased == 0
+    assert not site.client.connection.channels[1].ledger.by_number
+
+
+def test_acks_up_to_a_tag_leave_the_others() -> None:
+    site = Site()
+
+    site.call(BasicAck(7, multiple=True))
+    site.finish()
+
+    assert (site.lag, site.leased) == (4, 4)
+    assert list(site.client.connection.channels[1].ledger.by_number) == [8, 9, 10, 11]
+
+
+def test_acks_of_few_go_at_once() -> None:
+    site = Site()
+
+    site.call(BasicAck(AT_ONCE, multiple=True))
+
+    assert not site.client.broker.long_changes
+    assert site.lag == COUNT - AT_ONCE
+
+
+def test_acks_of_a_reader_without_a_group_go_at_once() -> None:
+    site = Site(group=False)
+
+    site.call(BasicAck(0, multiple=True))
+
+    assert not site.client.broker.long_changes
+    assert not site.client.connection.channels[1].ledger.by_number
+
+
+def test_a_tag_that_is_not_known_closes_the_channel_and_settles_nothing() -> None:
+    site = Site()
+
+    told = site.call(BasicAck(999, multiple=True)) + site.finish()
+
+    (closed,) = [method for method in told if isinstance(method, ChannelClose)]
+    assert closed.reply_code == ReplyCode.PRECONDITION_FAILED
+    assert site.lag == COUNT
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [(BasicNack(0, multiple=True, requeue=True), None), (BasicRecover(True), BasicRecoverOk)],
+    ids=["nack", "recover"],
+)
+def test_what_a_member_returns_in_steps_comes_again_in_order(
+    asked: Method, answer: type[Method] | None
+) -> None:
+    site = Site()
+
+    site.call(asked)
+    assert site.client.broker.long_changes
+    told = site.finish()
+
+    if answer is not None:
+        assert any(isinstance(method, answer) for method in told)
+    held = list(site.client.connection.channels[1].ledger.by_number.values())
+    assert sorted(lease.message.seq for lease in held) == list(range(COUNT))
+    for partition in range(4):
+        mine = [lease.message.seq for lease in held if lease.message.seq // 3 == partition]
+        assert mine == sorted(mine)
+    assert site.lag == COUNT
+
+
+def test_what_a_member_rejects_in_steps_goes_to_the_dead_letters() -> None:
+    site = Site()
+
+    site.call(BasicNack(0, multiple=True, requeue=False))
+    assert site.client.broker.long_changes
+    site.finish()
+
+    assert (site.letters, site.lag) == (COUNT, 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [(BasicCancel("me"), BasicCancelOk), (ChannelClose(200, "done"), ChannelCloseOk)],
+    ids=["cancel", "close"],
+)
+def test_another_member_gets_what_one_leaves_behind_in_steps(asked: Method, answer: type[Method]) -> None:
+    site = Site()
+    other = Client(site.client.broker)
+    other.call(BasicConsume("s", "other", arguments=dict(_IN_GROUP)))
+
+    told = site.call(asked)
+    told += site.finish()
+    other.broker.flow.turn()
+
+    assert any(isinstance(method, answer) for method in told)
+    assert len([method for method in other.told() if isinstance(method, BasicDeliver)]) == COUNT
+    assert site.lag == COUNT
+
+
+def test_of_very_many_single_acks_in_one_read_others_have_their_turn_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frame_loop, "_ACKS_MAX", AT_ONCE * 21)
+    site = Site()
+    site.client.time_is_up = True
+    lags: list[int] = []
+
+    site.client.feed(b"".join(frame(BasicAck(tag)) for tag in range(1, COUNT + 1)))
+    while site.client.unstalls > len(lags):
+        lags.append(site.lag)
+        site.client.connection.unstall()
+        site.client.connection.resume()
+        site.client.broker.flow.turn()
+
+    assert lags == [7, 3]
+    assert site.lag == 0
+
+
+def test_a_wrong_one_among_single_acks_closes_the_channel_and_those_before_it_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frame_loop, "_ACKS_MAX", AT_ONCE * 21)
+    site = Site()
+
+    told = site.client.feed(b"".join(frame(BasicAck(tag)) for tag in (1, 2, 3, 4, 5, 999, 6, 7)))
+    told += site.finish()
+
+    assert any(isinstance(method, ChannelClose) for method in told)
+    assert site.lag == COUNT - 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "fits"),
+    [
+        (BasicAck(0, multiple=True), 4, True),
+        (BasicAck(0, multiple=True), 3, False),
+        (BasicNack(0, multiple=True, requeue=True), 4, True),
+        (BasicNack(0, multiple=True, requeue=False), 4 + COUNT, True),
+        (BasicNack(0, multiple=True, requeue=False), 3 + COUNT, False),
+    ],
+)
+def test_a_transaction_settles_so_much_of_groups(
+    monkeypatch: pytest.MonkeyPatch, asked: Method, limit: int, fits: bool
+) -> None:
+    monkeypatch.setattr(transaction, "_GROUPS_MAX", limit)
+    site = Site(in_transaction=True)
+
+    told = site.call(asked)
+    if fits:
+        told += site.call(TxCommit()) + site.finish()
+        assert any(isinstance(method, TxCommitOk) for method in told)
+        return
+    told += site.finish()
+
+    (closed,) = [method for method in told if isinstance(method, ChannelClose)]
+    assert closed.reply_code == ReplyCode.PRECONDITION_FAILED
+    assert f"more than {limit} partitions and rejected messages" in closed.reply_text
+    assert (site.lag, site.letters) == (COUNT, 0)
+
+
+def test_the_limit_holds_for_each_transaction_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "_GROUPS_MAX", 2)
+    site = Site(in_transaction=True)
+
+    for tag in (6, 11):
+        assert TxCommitOk() in site.call(BasicAck(tag, multiple=True), TxCommit()) + site.finish()
+
+    assert site.lag == 0
