@@ -37,6 +37,7 @@ from bench.stalls import (
 )
 from bench.stalls.checkpoints import CHECKPOINTS
 from bench.stalls.site import Meter, Prepare, Site
+from bench.stalls.sources import SOURCES
 from bench.stalls.stream_deliveries import STREAM_DELIVERIES
 
 from holtmq.config import Config, Limits
@@ -77,6 +78,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "bindings of a queue": (100_000, topology.list_bindings_of_queue),
     "publish to a changed random exchange": (10_000, topology.choose("x-random")),
     "publish to a changed consistent-hash exchange": (10_000, topology.choose("x-consistent-hash")),
+    **SOURCES,
     **CHECKPOINTS,
     "delete a vhost with queues": (20_000, topology.delete_vhost),
     "rates of queues that are all used": (20_000, topology.sample_used),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+
+from holtmq.journal import checkpointer as checkpointer_module
 from holtmq.journal.checkpointer import Checkpointer, CheckpointOutcome
 from holtmq.journal.disk import OsDisk
 from holtmq.journal.dropped import Dropped
@@ -43,3 +48,31 @@ def test_a_close_waits_for_the_step_that_the_loop_is_about_to_start(tmp_path: Pa
 
     assert done_at_the_end == [1]
     assert done[0].published
+
+
+def test_whoever_starts_a_checkpoint_goes_on_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointer_module, "_PAUSE", 0.5)
+    goes_on, written = threading.Event(), threading.Event()
+    went_on: list[bool] = []
+
+    def records() -> Iterator[tuple[int, bytes]]:
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:  # it holds the interpreter
+            pass
+        went_on.append(goes_on.is_set())
+        yield from ()
+
+    checkpointer = Checkpointer(OsDisk(tmp_path), lambda collect: collect(), lambda _: None, Dropped())
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1.0)
+    try:
+        assert checkpointer.begin(0, 1, [0], records(), [], written.set)
+        goes_on.set()
+        assert written.wait(PATIENCE)
+    finally:
+        sys.setswitchinterval(interval)
+
+    checkpointer.stop()
+    assert went_on == [True]

@@ -147,11 +147,13 @@ class Broker:
 
     def forget_vhost(self, name: str) -> None:
         """Delete a vhost that has no queues."""
-        del self.vhosts[name]
+        vhost = self.vhosts.pop(name)
+        vhost.deleted = True
         self.access.forget_vhost(name)
         self.policy_changes.forget_vhost(name)
         self.change_log.record(VhostDeleted(name))
         self.parameter_changes.forget_vhost(name)
+        self.long_changes.add(vhost.dismantled())
 
     def bind(
         self,
@@ -324,7 +326,6 @@ class Broker:
             self.flow.dead_lettering.cast_out(queue)
         self.flow.damage.forget("queue", queue.vhost, queue.name)
         removal = vhost.remove_queue(queue)
-        self.long_changes.add(removal.steps)
         del self.queues_by_id[queue.id]
         self.counts.queues_deleted += 1
         if queue.owner is not None:
@@ -340,13 +341,12 @@ class Broker:
             self.flow.forget_queue(queue)
         self._expiry.stop(queue)
         self.flow.used.add(queue)  # so that the sampled sums drop it
-        if self.journal.failed:
-            return  # nothing more can be journalled: a restart restores the queue if it is durable
-        if queue.persisted:
-            self.change_log.record(QueueDeleted(queue.id))
-        if isinstance(queue, StreamQueue):
-            self._streams().delete(queue)
-        self.exchanges.delete_unused(vhost, removal.sources)
+        if not self.journal.failed:  # else nothing more can be journalled: a restart restores a durable queue
+            if queue.persisted:
+                self.change_log.record(QueueDeleted(queue.id))
+            if isinstance(queue, StreamQueue):
+                self._streams().delete(queue)
+        self.exchanges.complete(vhost, removal)
 
     def purge_queue(self, vhost: VHost, name: str, owner: object | None = None) -> tuple[int, bool]:
         """Delete the ready messages of a queue; return how many and whether something was journalled."""

@@ -7,13 +7,14 @@ the thread they run in. Must not touch: the open end of the log, the writer thre
 from __future__ import annotations
 
 import threading
+import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from .checkpoint import discard, publish, write_checkpoint
 from .compaction import Keeping, Reclaimed, SealedSegment, Standing, reclaim
@@ -24,6 +25,9 @@ from .live import LivePositions, live_bases
 from .mirror import Mirror
 
 _Value = TypeVar("_Value")
+# Seconds before a thread begins its work: whoever starts it waits until it runs, and then for the
+# interpreter, which it would hold for 5 ms first.
+_PAUSE: Final = 0.001
 
 
 @dataclass(slots=True)
@@ -160,6 +164,7 @@ class Checkpointer:
             return
 
         def run() -> None:
+            time.sleep(_PAUSE)
             self._results.append(partial(then, work()))
             with suppress(RuntimeError):  # the loop is closed: stop() collects
                 notify(self._collect)

@@ -1,6 +1,7 @@
 """Exchanges that choose one of their bindings: random, by hash, by modulus."""
 
 from collections import deque
+from collections.abc import Iterator
 
 import pytest
 from core_support import Bench
@@ -17,6 +18,13 @@ class Named:
         self.name = name
 
 
+def delete(exchange: Exchange[Named], destination: Named) -> Iterator[None]:
+    """What a vhost does; the steps remove the bindings."""
+    exchange.gone[id(destination)] = destination
+    yield from exchange.remove_left_over(destination)
+    del exchange.gone[id(destination)]
+
+
 def chosen(exchange: Exchange[Named]) -> list[str]:
     return [where.name for at in range(200) for where in exchange.route(f"key-{at}")]
 
@@ -31,7 +39,8 @@ def test_a_deleted_destination_is_not_chosen_while_its_bindings_are_being_remove
     exchange.bind(kept, "1")
     exchange.bind(similar, "1")
 
-    steps = exchange.detach(doomed)
+    steps = delete(exchange, doomed)
+    next(steps)
 
     assert set(chosen(exchange)) == {"a", "b1"}
     assert len(chosen(exchange)) == 200
@@ -47,7 +56,8 @@ def test_a_new_queue_of_that_name_is_chosen_at_once(kind: str) -> None:
     old, new = Named("b"), Named("b")
     exchange.bind(old, "1")
     exchange.bind(old, "2")
-    steps = exchange.detach(old)
+    steps = delete(exchange, old)
+    next(steps)
 
     exchange.bind(new, "1")
 
@@ -56,6 +66,21 @@ def test_a_new_queue_of_that_name_is_chosen_at_once(kind: str) -> None:
     assert exchange.binding_count == 1
     exchange.unbind(new, "1")
     assert chosen(exchange) == []
+
+
+@pytest.mark.parametrize("kind", CHOOSING)
+def test_a_destination_at_the_address_of_a_deleted_one_can_be_deleted_too(kind: str) -> None:
+    exchange: Exchange[Named] = make_exchange("source", kind)
+    destination = Named("b")
+    exchange.bind(destination, "1")
+    deque(delete(exchange, destination), maxlen=0)
+    exchange.bind(destination, "1")
+    version = exchange.version
+
+    exchange.gone[id(destination)] = destination
+
+    assert chosen(exchange) == []
+    assert exchange.version != version
 
 
 def test_modulus_keeps_its_order_whatever_the_order_of_binding() -> None:

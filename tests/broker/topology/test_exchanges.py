@@ -4,7 +4,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.topology.exchange_kinds import ExchangeKind
@@ -210,7 +210,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.exchange = exchange("topic")
         self.model: list[tuple[str, str]] = []
         self.boxes = {name: Box(name) for name in "abc"}
-        self.disposals: list[Iterator[None]] = []
+        self.removals: list[tuple[Box, Iterator[None]]] = []
 
     @rule(name=st.sampled_from("abc"), key=st.sampled_from(["k", "l", "#", "*"]))
     def bind(self, name: str, key: str) -> None:
@@ -224,22 +224,30 @@ class ExchangeMachine(RuleBasedStateMachine):
         if (name, key) in self.model:
             self.model.remove((name, key))
 
-    @rule(name=st.sampled_from("abc"), steps=st.integers(0, 3))
-    def replace(self, name: str, steps: int) -> None:
-        """A queue goes, and another of its name comes before all bindings of the first are taken apart."""
-        disposal = self.exchange.detach(self.boxes[name])
-        self.disposals.append(disposal)
-        for _ in range(steps):
-            next(disposal, None)
+    @rule(name=st.sampled_from("abc"))
+    def replace(self, name: str) -> None:
+        """A queue goes, and another of its name comes before the bindings to the first are removed."""
+        gone = self.boxes[name]
+        self.exchange.gone[id(gone)] = gone
+        self.removals.append((gone, self.exchange.remove_left_over(gone)))
         self.boxes[name] = Box(name)
         self.model = [entry for entry in self.model if entry[0] != name]
 
+    @precondition(lambda self: self.removals)
+    @rule(data=st.data(), steps=st.integers(1, 3))
+    def remove_some(self, data: st.DataObject, steps: int) -> None:
+        gone, removal = data.draw(st.sampled_from(self.removals))
+        for _ in range(steps):
+            if next(removal, self) is self:
+                self.exchange.gone.pop(id(gone), None)
+
     @rule()
-    def finish_disposals(self) -> None:
-        for disposal in self.disposals:
-            for _ in disposal:
+    def finish_removals(self) -> None:
+        for gone, removal in self.removals:
+            for _ in removal:
                 pass
-        self.disposals.clear()
+            self.exchange.gone.pop(id(gone), None)
+        self.removals.clear()
 
     @invariant()
     def routes_agree(self) -> None:

@@ -64,6 +64,7 @@ from holtmq.broker.topology.parameters import Parameter
 from holtmq.broker.topology.policies import make_policy
 from holtmq.broker.topology.queue_arguments import parse_queue_arguments
 from holtmq.broker.topology.queue_options import QueueType
+from holtmq.broker.topology.vhost import QueueExchange, Removal, VHost
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import interface as journal
 from holtmq.journal.interface import JournalTooNew, Recovery
@@ -115,6 +116,8 @@ class Fold:
         self._partitioned = partitioned
         self._holdings: dict[int, RecoveredQueue] = {}
         self._delayed: dict[int, int] = {}
+        # Auto-delete exchanges whose last destination was deleted: a crash may come before they are.
+        self._unused: dict[QueueExchange, VHost] = {}
         self._seq = 0  # highest in use; for transient messages known only from marks and counts
         self._count = 0
         self._new_policies: set[str] = set()  # vhosts
@@ -200,7 +203,7 @@ class Fold:
                         holdings[queue_id].returned[returned_seq] = times
             case Kind.CHANGE:
                 change = decode_change(payload)
-                _apply(broker, change, holdings)
+                _apply(broker, change, holdings, self._unused)
                 if isinstance(change, PolicyPut | PolicyDeleted):
                     self._new_policies.add(change.vhost)
             case Kind.DELAYED:
@@ -250,6 +253,9 @@ class Fold:
                 while holding.queue.shed_excess(broker.flow.pager) and not holding.queue.outcasts.is_full:
                     pass
             holding.queue.figures.recovered(holding.queue)
+        for exchange, unused_in in self._unused.items():
+            if exchange.is_unused:
+                broker.exchanges.delete(unused_in, exchange.name)
         broker.flow.delays.resume(self._delayed)
         return self._count
 
@@ -260,7 +266,12 @@ def _all_records(recovery: Recovery) -> Iterator[tuple[int, int, bytes]]:
     yield from recovery.records
 
 
-def _apply(broker: Broker, change: AnyChange, holdings: dict[int, RecoveredQueue]) -> None:
+def _apply(
+    broker: Broker,
+    change: AnyChange,
+    holdings: dict[int, RecoveredQueue],
+    unused: dict[QueueExchange, VHost],
+) -> None:
     match change:
         case VhostPut(name, description, tags):
             broker.add_vhost(name, description, tags)
@@ -271,6 +282,8 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, RecoveredQueue
             for queue in vhost.queues.values():
                 broker.queues_by_id.pop(queue.id, None)
                 holdings.pop(queue.id, None)
+            for exchange in vhost.exchanges.values():
+                unused.pop(exchange, None)
             broker.users.delete_vhost(name)
             broker.topic_permissions.forget(vhost=name)
             broker.limits.of_vhosts.pop(name, None)
@@ -282,15 +295,19 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, RecoveredQueue
                 name, kind, True, auto_delete, internal, unpack_table(arguments)
             )
         case ExchangeDeleted(vhost_name, name):
-            broker.long_changes.add(broker.vhosts[vhost_name].delete_exchange(name).steps)
+            vhost = broker.vhosts[vhost_name]
+            if (doomed := vhost.exchanges.get(name)) is not None:
+                unused.pop(doomed, None)
+            _complete(vhost.delete_exchange(name), vhost, unused)
         case QueuePut():
             restored = _restore_queue(broker, change)
             if isinstance(restored, WorkQueue):
                 holdings[change.id] = RecoveredQueue(restored)
         case QueueDeleted(queue_id):
             queue = broker.queues_by_id.pop(queue_id)
-            broker.long_changes.add(broker.vhosts[queue.vhost].remove_queue(queue).steps)
             holdings.pop(queue_id, None)
+            vhost = broker.vhosts[queue.vhost]
+            _complete(vhost.remove_queue(queue), vhost, unused)
         case QueuePaused(queue_id, since_ms, by, reason):
             holdings[queue_id].queue.pause(Pause(since_ms, by, reason))
         case QueueResumed(queue_id):
@@ -349,6 +366,11 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, RecoveredQueue
             broker.jobs.jobs.pop(number, None)
         case _:
             assert_never(change)
+
+
+def _complete(removal: Removal, vhost: VHost, unused: dict[QueueExchange, VHost]) -> None:
+    """Remove bindings, and note the auto-delete exchanges that are left unused."""
+    unused.update((exchange, vhost) for exchange in removal if exchange is not None)
 
 
 def _restore_queue(broker: Broker, change: QueuePut) -> Queue:

@@ -12,6 +12,7 @@ from holtmq.broker.records.change_log import ChangeLog
 from holtmq.broker.records.changes import (
     AnyChange,
     BindingPut,
+    ExchangeDeleted,
     ExchangePut,
     QueuePaused,
     QueuePut,
@@ -76,13 +77,14 @@ class CapturedTopology:
                     encoded.append(record)
                 encoded += map(encode_change, vhost.pauses)
                 encoded += map(encode_change, vhost.binding_puts())
+                encoded += map(encode_change, vhost.deletions)
             self._before, self._vhosts = None, []
             self._encoded = encoded
         return self._encoded
 
 
 class _CapturedVhost:
-    __slots__ = ("_bindings", "_exchanges", "_name", "pauses", "queues")
+    __slots__ = ("_bindings", "_exchanges", "_name", "deletions", "pauses", "queues")
 
     def __init__(self, vhost: VHost) -> None:
         self._name = vhost.name
@@ -91,6 +93,12 @@ class _CapturedVhost:
             (exchange, list(exchange.bindings())) for exchange in self._exchanges if exchange.durable
         ]
         self.queues = [queue for queue in vhost.queues.values() if queue.persisted]
+        # A restart must find that these are to be deleted, and what their deletion leaves unused.
+        self.deletions = [
+            ExchangeDeleted(vhost.name, exchange.name)
+            for exchange in vhost.abandoned_exchanges()
+            if exchange.durable
+        ]
         self.pauses = [
             QueuePaused(queue.id, pause.since_ms, pause.by, pause.reason)
             for queue in self.queues

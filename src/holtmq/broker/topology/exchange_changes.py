@@ -3,7 +3,9 @@
 Owns: these. Must not touch: queues beyond their bindings, messages.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Final
 
 from holtmq.broker.records.change_log import ChangeLog
 from holtmq.broker.records.changes import (
@@ -16,8 +18,10 @@ from holtmq.broker.records.changes import (
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.long_changes import LongChanges
-from holtmq.broker.topology.vhost import QueueExchange, VHost, refuse_default
+from holtmq.broker.topology.vhost import QueueExchange, Removal, VHost, refuse_default
 from holtmq.wire.tables import FieldTable
+
+_DELETION: Final = 10  # bindings that are removed in the time that it takes to delete an exchange
 
 
 class ExchangeChanges:
@@ -41,6 +45,9 @@ class ExchangeChanges:
         """Create an exchange, or check that the existing one is equivalent. True if journalled."""
         refuse_default(name)
         arguments = arguments or {}
+        existing = vhost.exchanges.get(name)
+        if existing is not None and existing.is_abandoned:
+            self.delete(vhost, name)
         if durable and name not in vhost.exchanges:
             self._log.refuse_if_failed()
         if not vhost.declare_exchange(name, kind, durable, auto_delete, internal, arguments) or not durable:
@@ -51,15 +58,39 @@ class ExchangeChanges:
     def delete(self, vhost: VHost, name: str, if_unused: bool = False) -> bool:
         """Delete an exchange and all bindings from and to it. True if journalled."""
         exchange = vhost.exchanges.get(name)
+        self.complete(vhost, self._deleted(vhost, name, if_unused))
+        return exchange is not None and exchange.durable
+
+    def _deleted(self, vhost: VHost, name: str, if_unused: bool = False) -> Removal:
+        exchange = vhost.exchanges.get(name)
         durable = exchange is not None and exchange.durable
         if durable:
             self._log.refuse_if_failed()
         removal = vhost.delete_exchange(name, if_unused)
         if durable:
             self._log.record(ExchangeDeleted(vhost.name, name))
-        self._long_changes.add(removal.steps)
-        self.delete_unused(vhost, removal.sources)
-        return durable
+        return removal
+
+    def complete(self, vhost: VHost, removal: Removal) -> None:
+        """Remove the bindings of what was deleted, and the auto-delete exchanges that are unused now."""
+        self._long_changes.add(self._steps(vhost, removal))
+
+    def _steps(self, vhost: VHost, removal: Removal) -> Iterator[None]:
+        """The deletion of an exchange may leave others unused: those are deleted before it goes on."""
+        removals = [removal]
+        while removals:
+            for unused in removals[-1]:
+                if unused is not None and self._may_delete(vhost, unused):
+                    removals.append(self._deleted(vhost, unused.name))
+                    yield from repeat(None, _DELETION)
+                    break
+                yield
+            else:
+                removals.pop()
+
+    def _may_delete(self, vhost: VHost, unused: QueueExchange) -> bool:
+        known = not vhost.deleted and vhost.exchanges.get(unused.name) is unused
+        return known and not self._log.has_failed
 
     def bind(
         self,
@@ -123,13 +154,6 @@ class ExchangeChanges:
         if exchange.auto_delete and exchange.is_unused:
             self.delete(vhost, source)
         return lasting
-
-    def delete_unused(self, vhost: VHost, names: Iterable[str]) -> None:
-        """Delete those of these exchanges that are auto-delete and have no binding left."""
-        for name in names:
-            exchange = vhost.exchanges.get(name)
-            if exchange is not None and exchange.auto_delete and exchange.is_unused:
-                self.delete(vhost, name)
 
 
 def _lasts(source: QueueExchange, destination: Queue | QueueExchange) -> bool:

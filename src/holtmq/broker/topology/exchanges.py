@@ -7,8 +7,9 @@ exchanges is in ``routing.py``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Final, Generic, Union
 
 from holtmq.broker.errors import Conflict
@@ -72,13 +73,14 @@ class Exchange(Generic[Q]):
     __slots__ = (
         "_bindings",
         "_by_destination",
-        "_detached",
-        "_detached_count",
         "_index",
         "_next_sequence",
+        "_noticed",
+        "_version",
         "arguments",
         "auto_delete",
         "durable",
+        "gone",
         "history",
         "inner_kind",
         "internal",
@@ -90,7 +92,6 @@ class Exchange(Generic[Q]):
         "published",
         "ring",
         "varies",
-        "version",
     )
 
     def __init__(
@@ -120,11 +121,13 @@ class Exchange(Generic[Q]):
         self.varies = self.inner_kind in (ExchangeKind.RANDOM, ExchangeKind.RECENT_HISTORY)
         self._index: BindingIndex[Q] = make_index(self.inner_kind, arguments)
         self._bindings: dict[Identity, Binding[Q]] = {}
-        self._by_destination: dict[tuple[bool, str], dict[Identity, Binding[Q]]] = {}
-        self._detached: dict[int, dict[Identity, Binding[Q]]] = {}  # by the id() of a deleted destination
-        self._detached_count = 0
+        self._by_destination: dict[int, dict[Identity, Binding[Q]]] = {}  # by the id() of the destination
+        # By id(): destinations that are deleted, and to which bindings may be left. Those count no more.
+        # All exchanges of a vhost share it: very many may lead to one destination.
+        self.gone: dict[int, Q | Exchange[Q]] = {}
+        self._noticed: frozenset[int] = frozenset()  # of these: the index and the version are up to date
         self._next_sequence = 0
-        self.version = 0  # changes with every change of the bindings
+        self._version = 0
         self.published = 0  # messages from publishers; counted per run of publishes
         self.more_copies = 0  # copies in queues minus messages: most messages enter one queue
         self.ring: Ring | None = None  # published and routed, once it was used
@@ -140,7 +143,9 @@ class Exchange(Generic[Q]):
     @property
     def binding_count(self) -> int:
         """How many bindings it is the source of."""
-        return len(self._bindings) - self._detached_count
+        if not self.gone:
+            return len(self._bindings)
+        return len(self._bindings) - sum(len(self._by_destination[number]) for number in self._left_over())
 
     @property
     def is_default(self) -> bool:
@@ -157,6 +162,17 @@ class Exchange(Generic[Q]):
         return not self.binding_count
 
     @property
+    def is_abandoned(self) -> bool:
+        """It is an auto-delete exchange whose last destinations are gone, and will be deleted."""
+        return self.auto_delete and bool(self._bindings) and self.is_unused
+
+    @property
+    def version(self) -> int:
+        """Changes with every change of the bindings that count."""
+        self._notice()
+        return self._version
+
+    @property
     def alternate_name(self) -> str | None:
         """The alternate exchange from its own arguments; without one, a policy may set it."""
         name = self.arguments.get("alternate-exchange")
@@ -166,24 +182,26 @@ class Exchange(Generic[Q]):
         self, destination: Union[Q, "Exchange[Q]"], routing_key: str, arguments: Table | None = None
     ) -> bool:
         """Add a binding; False when it exists. Conflict when this exchange type cannot use it."""
+        self._notice()
         binding = Binding(self.name, destination, routing_key, dict(arguments or {}), self._next_sequence)
         identity = binding.identity
         known = self._bindings.get(identity)
         if known is not None:
-            if id(known.destination) not in self._detached:
+            if not self.is_gone(known.destination):
                 return False
-            del self._detached[id(known.destination)][identity]
-            self._drop_detached(identity, known)  # of a deleted queue with the same name
+            del self._by_destination[id(known.destination)][identity]
+            self._drop(identity, known)  # of a deleted queue with the same name
         self._index.add(binding)  # raises before anything is changed
         self._next_sequence += 1
-        self.version += 1
+        self._version += 1
         self._bindings[identity] = binding
-        self._by_destination.setdefault(identity[:2], {})[identity] = binding
+        self._by_destination.setdefault(id(destination), {})[identity] = binding
         return True
 
     def refuse_excess(self, destination: Union[Q, "Exchange[Q]"], routing_key: str, arguments: Table) -> None:
         """Raise Conflict if one more binding like this would be too much for this exchange."""
         if isinstance(self._index, HashIndex) and not self.is_bound(destination, routing_key, arguments):
+            self._notice()
             self._index.refuse_excess(routing_key)
 
     def unbind(
@@ -192,40 +210,43 @@ class Exchange(Generic[Q]):
         """Remove a binding; False when there was none."""
         identity = Binding(self.name, destination, routing_key, arguments or {}).identity
         binding = self._bindings.get(identity)
-        if binding is None or id(binding.destination) in self._detached:
+        if binding is None or self.is_gone(binding.destination):
             return False
-        self._forget(identity, binding)
+        self._drop(identity, binding)
+        siblings = self._by_destination[id(binding.destination)]
+        del siblings[identity]
+        if not siblings:
+            del self._by_destination[id(binding.destination)]
         return True
 
-    def detach(self, destination: Union[Q, "Exchange[Q]"]) -> Iterator[None]:
-        """Stop routing to a destination that is being deleted.
-
-        The returned iterator removes its bindings, one per step; the caller must run it to the end.
-        """
-        key = (isinstance(destination, Exchange), destination.name)
-        gone = self._by_destination.pop(key, {})
-        if not gone:
-            return iter(())
-        self.version += 1
-        if isinstance(self._index, ChoosingIndex):
-            self._index.remove_destination(key, gone)
-        self._detached[id(destination)] = gone
-        self._detached_count += len(gone)
-        return self._dispose(destination)
-
-    def _dispose(self, destination: Union[Q, "Exchange[Q]"]) -> Iterator[None]:
-        bindings = self._detached[id(destination)]  # unique id: this generator holds the destination
+    def remove_left_over(self, destination: Union[Q, "Exchange[Q]"]) -> Iterator[None]:
+        """Remove the bindings to a destination that is gone, one per step."""
+        number = id(destination)  # unique: this generator holds the destination
+        self._notice()
+        bindings = self._by_destination.get(number, {})
         while bindings:
             identity, binding = bindings.popitem()
-            self._drop_detached(identity, binding)
+            if self._bindings.get(identity) is binding:  # else ``dismantle`` has removed it
+                self._drop(identity, binding)
             yield from repeat(None, self._work_of(binding))
-        del self._detached[id(destination)]
+        self._by_destination.pop(number, None)
+        self._noticed -= {number}
 
-    def _drop_detached(self, identity: Identity, binding: Binding[Q]) -> None:
-        if self._bindings.pop(identity, None) is not None:  # else ``dismantle`` has removed it
-            self.version += 1
-            self._index.remove(binding)
-            self._detached_count -= 1
+    def _left_over(self) -> AbstractSet[int]:
+        return self.gone.keys() & self._by_destination.keys()  # it walks over the smaller one
+
+    def _notice(self) -> None:
+        """Stop choosing destinations that are gone, and drop cached routes to them."""
+        for number in self._left_over() - self._noticed if self.gone else ():
+            self._noticed |= {number}
+            self._version += 1
+            if isinstance(self._index, ChoosingIndex):
+                self._index.remove_destination(key_of(self.gone[number]), self._by_destination[number])
+
+    def _drop(self, identity: Identity, binding: Binding[Q]) -> None:
+        self._version += 1
+        self._index.remove(binding)
+        del self._bindings[identity]
 
     def dismantle(self) -> Iterator[None]:
         """Remove all bindings of a deleted exchange, one per step."""
@@ -239,22 +260,24 @@ class Exchange(Generic[Q]):
                 bindings.popitem()
                 yield
 
-    def destinations(self) -> list[tuple[bool, str]]:
-        """The destinations of its bindings: whether each is an exchange, and its name."""
-        return list(self._by_destination)
+    def destinations(self) -> Iterator[Union[Q, "Exchange[Q]"]]:
+        """The destinations of its bindings. These may change meanwhile."""
+        for bindings in list(self._by_destination.values()):
+            for binding in islice(bindings.values(), 1):
+                yield binding.destination
 
-    def is_detached(self, destination: Union[Q, "Exchange[Q]"]) -> bool:
+    def is_gone(self, destination: Union[Q, "Exchange[Q]"]) -> bool:
         """Whether the destination is deleted and its bindings are not all removed yet."""
-        return id(destination) in self._detached
+        return id(destination) in self.gone
 
     def is_bound(self, destination: Union[Q, "Exchange[Q]"], routing_key: str, arguments: Table) -> bool:
         """Whether this binding exists."""
         binding = self._bindings.get(Binding(self.name, destination, routing_key, arguments).identity)
-        return binding is not None and id(binding.destination) not in self._detached
+        return binding is not None and not self.is_gone(binding.destination)
 
-    def leads_to(self, to_exchange: bool, destination: str) -> bool:
+    def leads_to(self, destination: Union[Q, "Exchange[Q]"]) -> bool:
         """Whether any binding has this destination."""
-        return (to_exchange, destination) in self._by_destination
+        return id(destination) in self._by_destination
 
     @property
     def destination_count(self) -> int:
@@ -263,14 +286,15 @@ class Exchange(Generic[Q]):
 
     def bindings(self) -> Iterable[Binding[Q]]:
         """Every binding, oldest first."""
-        if not self._detached:
+        if not (gone := self.gone):
             return self._bindings.values()
-        gone = self._detached
         return [binding for binding in self._bindings.values() if id(binding.destination) not in gone]
 
     def bindings_to(self, destination: Union[Q, "Exchange[Q]"]) -> list[Binding[Q]]:
-        key = (isinstance(destination, Exchange), destination.name)
-        return list(self._by_destination.get(key, {}).values())
+        """The bindings to one destination, oldest first."""
+        if self.is_gone(destination):
+            return []
+        return list(self._by_destination.get(id(destination), {}).values())
 
     def route(
         self, routing_key: str, headers: Table | None = None, properties: Table | None = None
@@ -279,9 +303,7 @@ class Exchange(Generic[Q]):
 
         The default exchange has no bindings: ``routing.route`` looks its queue up by name.
         """
-        return self._attached(
-            destinations_of(self._index.match(routing_key, headers or {}, properties or {}))
-        )
+        return self._attached(destinations_of(self._match(routing_key, headers or {}, properties or {})))
 
     def route_in_parts(
         self, routing_key: str, headers: Table, properties: Table | None
@@ -294,12 +316,16 @@ class Exchange(Generic[Q]):
             for part in self._index.match_in_parts(headers):
                 yield self._attached(destinations_of(in_order(part)))
             return
-        found = list(self._index.match(routing_key, headers, properties or {}))
+        found = list(self._match(routing_key, headers, properties or {}))
         if len(found) <= _PART:
             yield self._attached(destinations_of(found))
             return
         for start in range(0, len(found), _PART):
             yield self._attached(destinations_of(found[start : start + _PART]))
+
+    def _match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
+        self._notice()
+        return self._index.match(routing_key, headers, properties)
 
     @property
     def compared(self) -> int:
@@ -310,8 +336,8 @@ class Exchange(Generic[Q]):
         return self._index.work_of(binding) if isinstance(self._index, HeadersIndex) else 1
 
     def _attached(self, destinations: list[Union[Q, "Exchange[Q]"]]) -> list[Union[Q, "Exchange[Q]"]]:
-        if detached := self._detached:
-            return [destination for destination in destinations if id(destination) not in detached]
+        if gone := self.gone:
+            return [destination for destination in destinations if id(destination) not in gone]
         return destinations
 
     @property
@@ -319,14 +345,10 @@ class Exchange(Generic[Q]):
         """The patterns of a topic exchange."""
         return self._index.trie if isinstance(self._index, TopicIndex) else None
 
-    def _forget(self, identity: Identity, binding: Binding[Q]) -> None:
-        self.version += 1
-        self._index.remove(binding)
-        del self._bindings[identity]
-        siblings = self._by_destination[identity[:2]]
-        del siblings[identity]
-        if not siblings:
-            del self._by_destination[identity[:2]]
+
+def key_of(destination: Q | Exchange[Q]) -> tuple[bool, str]:
+    """Whether it is an exchange, and its name."""
+    return isinstance(destination, Exchange), destination.name
 
 
 def make_exchange(

@@ -146,7 +146,7 @@ class ExchangeTargets:
         widest = self._vhost.widest
         if len(bindings) > widest and self._exchange.destination_count > widest:
             return None
-        gone = self._exchange.is_detached
+        gone = self._exchange.is_gone
         return self._of([one for one in destinations_of(in_order(bindings)) if not gone(one)])
 
     def _of(self, destinations: Collection[Queue | Exchange[Queue]]) -> QueueSet | None:

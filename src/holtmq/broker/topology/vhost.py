@@ -5,9 +5,9 @@ touch: the journal and messages; ``broker.py`` journals the changes.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from holtmq.broker.errors import AccessRefused, Conflict, NotFound, ResourceLocked
 from holtmq.broker.topology.destinations import Queue
@@ -27,18 +27,14 @@ from holtmq.broker.turn_limits import TurnLimits
 Table: TypeAlias = Mapping[str, object]
 QueueExchange: TypeAlias = Exchange[Queue]
 QueueBinding: TypeAlias = Binding[Queue]
+# Removes the bindings of a deleted queue or exchange, one per step; there may be 100,000. It yields the
+# auto-delete exchanges that are left unused: the caller deletes these.
+Removal: TypeAlias = Iterator[QueueExchange | None]
 
 _LOCKED: Final = (
     "cannot obtain exclusive access to locked queue '{}' in vhost '{}'. It could be originally declared on "
     "another connection or the exclusive property value does not match that of the original declaration."
 )
-
-
-class Removal(NamedTuple):
-    """What was removed with a queue or an exchange."""
-
-    sources: Sequence[str]  # exchanges that were bound to it, and may be unused now
-    steps: Iterator[None]  # removes its bindings, one per step: there may be 100,000
 
 
 class VHost:
@@ -50,10 +46,12 @@ class VHost:
 
     __slots__ = (
         "__weakref__",
+        "_gone",
         "_queue_sets",
         "_sources",
         "_targets",
         "alternate_by_policy",
+        "deleted",
         "exchanges",
         "name",
         "queues",
@@ -69,18 +67,32 @@ class VHost:
         self.widest = TurnLimits().copies  # a message for more queues is placed in steps
         self._targets: dict[str, ExchangeTargets] = {}
         self._queue_sets = QueueSets()
-        predeclared: list[QueueExchange] = predeclared_exchanges()
-        self.exchanges = {exchange.name: exchange for exchange in predeclared}
+        self.exchanges: dict[str, QueueExchange] = {}
         self.queues: dict[str, Queue] = {}
+        self.deleted = False
+        self._gone: dict[int, Queue | QueueExchange] = {}  # by id(): deleted, and bindings to them are left
+        predeclared: list[QueueExchange] = predeclared_exchanges()
+        for exchange in predeclared:
+            self._add_exchange(exchange)
         self.alternate_by_policy: Callable[[QueueExchange], str | None] = _no_alternate
-        self._sources: dict[tuple[bool, str], set[str]] = {}  # destination -> exchanges bound to it
+        # Destination, by id() -> exchanges bound to it; a deleted exchange is removed from it in steps.
+        self._sources: dict[int, dict[QueueExchange, None]] = {}
 
     def exchange(self, name: str) -> QueueExchange:
         """The exchange of this name. Raises NotFound."""
-        found = self.exchanges.get(name)
+        found = self.find_exchange(name)
         if found is None:
             raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
         return found
+
+    def find_exchange(self, name: str) -> QueueExchange | None:
+        """The exchange of this name. One that is about to be deleted, since it is unused, does not exist."""
+        found = self.exchanges.get(name)
+        return None if found is None or found.is_abandoned else found
+
+    def abandoned_exchanges(self) -> list[QueueExchange]:
+        """The exchanges that are about to be deleted, since they are unused."""
+        return [found for found in self.exchanges.values() if found.is_abandoned] if self._gone else []
 
     def queue(self, name: str, owner: object | None = None) -> Queue:
         """The queue of this name. Raises ResourceLocked when it is exclusive to another than ``owner``."""
@@ -162,9 +174,13 @@ class VHost:
             if difference:
                 raise Conflict(difference)
             return False
-        self.exchanges[name] = requested
+        self._add_exchange(requested)
         self.rules_changed()
         return True
+
+    def _add_exchange(self, exchange: QueueExchange) -> None:
+        exchange.gone = self._gone
+        self.exchanges[exchange.name] = exchange
 
     def delete_exchange(self, name: str, if_unused: bool = False) -> Removal:
         """Remove an exchange with all bindings from and to it."""
@@ -173,26 +189,44 @@ class VHost:
             raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{self.name}' not allowed")
         doomed = self.exchanges.get(name)
         if doomed is None:
-            return Removal((), iter(()))
+            return iter(())
         if if_unused and not doomed.is_unused:
             raise Conflict(f"exchange '{name}' in vhost '{self.name}' in use")
-        sources = [source for source in self._sources_of(doomed) if source is not doomed]
-        steps = [source.detach(doomed) for source in sources]
-        self._sources.pop(_key(doomed), None)
         del self.exchanges[name]
         self._targets.pop(name, None)
         self.rules_changed()
-        return Removal([source.name for source in sources], chain(*steps, self._forget_exchange(doomed)))
+        return chain(self._detached(doomed), self._dismantled(doomed))
 
-    def _forget_exchange(self, doomed: QueueExchange) -> Iterator[None]:
-        """Remove bindings in steps. A stale entry in ``_sources`` does no harm meanwhile: its exchange does
-        not exist, or a new exchange of that name is asked for its own bindings."""
-        for to_exchange, destination in doomed.destinations():
-            again = self.exchanges.get(doomed.name)
-            if again is None or not again.leads_to(to_exchange, destination):
-                self._sources.get((to_exchange, destination), set()).discard(doomed.name)
-            yield
+    def _detached(self, destination: Queue | QueueExchange) -> Removal:
+        """Remove the bindings to a destination that is deleted. From now on they count no more."""
+        sources = self._sources.pop(id(destination), {})
+        if not sources:
+            return iter(())
+        self._gone[id(destination)] = destination
+        return self._left_over(destination, sources)
+
+    def _left_over(self, destination: Queue | QueueExchange, sources: dict[QueueExchange, None]) -> Removal:
+        while sources:  # not kept: those that are deleted must not all be freed at the end
+            source, _ = sources.popitem()
+            yield source if source.is_abandoned else None
+            yield from source.remove_left_over(destination)
+        del self._gone[id(destination)]
+
+    def _dismantled(self, doomed: QueueExchange) -> Removal:
+        """Remove the bindings from an exchange that is deleted."""
+        for destination in doomed.destinations():
+            self._sources.get(id(destination), {}).pop(doomed, None)
+            yield None
         yield from doomed.dismantle()
+
+    def dismantled(self) -> Iterator[None]:
+        """Free what is in a vhost that is deleted: to free 100,000 exchanges at once takes long."""
+        for exchange in list(self.exchanges.values()):
+            yield from exchange.dismantle()
+        for names in (self.queues, self._sources, self.exchanges):
+            while names:
+                names.popitem()
+                yield
 
     def check_redeclared(self, name: str, received: QueueDeclaration, owner: object | None) -> Queue | None:
         """The existing queue of this name, or None. Raises Conflict if it is not equivalent."""
@@ -217,16 +251,13 @@ class VHost:
 
     def remove_queue(self, queue: Queue) -> Removal:
         """Remove a queue and the bindings to it."""
-        sources = self._sources_of(queue)
-        steps = [source.detach(queue) for source in sources]
-        self._sources.pop((False, queue.name), None)
         del self.queues[queue.name]
         queue.deleted = True
         self.version += 1
         self._queue_sets.clear()
         if "" in self._targets:
             self._targets[""].forget_queue(queue.name)
-        return Removal([source.name for source in sources], chain(*steps))
+        return self._detached(queue)
 
     def destination(self, name: str, to_exchange: bool, owner: object | None = None) -> Queue | QueueExchange:
         """The queue or exchange that a binding leads to."""
@@ -242,7 +273,7 @@ class VHost:
         """Add a binding; False when it exists."""
         if not source.bind(destination, routing_key, arguments):
             return False
-        self._sources.setdefault(_key(destination), set()).add(source.name)
+        self._sources.setdefault(id(destination), {})[source] = None
         self.version += 1
         return True
 
@@ -256,7 +287,8 @@ class VHost:
         """Remove a binding; False when there was none."""
         if not source.unbind(destination, routing_key, arguments):
             return False
-        self._forget_source(source, destination)
+        if not source.leads_to(destination):
+            del self._sources[id(destination)][source]
         self.version += 1
         return True
 
@@ -264,30 +296,22 @@ class VHost:
         self, source: str, destination: str, routing_key: str, arguments: Table, to_exchange: bool
     ) -> bool:
         """Whether this binding exists; False also when the source or destination does not exist."""
-        exchange = self.exchanges.get(source)
-        where = self.exchanges.get(destination) if to_exchange else self.queues.get(destination)
+        exchange = self.find_exchange(source)
+        where = self.find_exchange(destination) if to_exchange else self.queues.get(destination)
         if exchange is None or where is None:
             return False
         return exchange.is_bound(where, routing_key, arguments)
 
-    def bindings_to(self, destination: Queue | QueueExchange) -> list[QueueBinding]:
-        """The bindings to a queue or an exchange, by source."""
-        return [
-            binding for source in self._sources_of(destination) for binding in source.bindings_to(destination)
-        ]
-
-    def _forget_source(self, source: QueueExchange, destination: Queue | QueueExchange) -> None:
-        if not source.leads_to(*_key(destination)) or source.name not in self.exchanges:
-            self._sources.get(_key(destination), set()).discard(source.name)
-
-    def _sources_of(self, destination: Queue | QueueExchange) -> list[QueueExchange]:
-        names = sorted(self._sources.get(_key(destination), ()))
-        return [self.exchanges[name] for name in names if name in self.exchanges]
+    def bindings_to(self, destination: Queue | QueueExchange) -> Iterator[QueueBinding]:
+        """The bindings to a queue or an exchange, by source. They may change meanwhile."""
+        for source in list(self._sources.get(id(destination), ())):
+            if self.exchanges.get(source.name) is source:
+                yield from source.bindings_to(destination)
 
     def alternate_of(self, exchange: QueueExchange) -> QueueExchange | None:
         """The exchange for messages that match no binding of this one, or None."""
         name = exchange.alternate_name or self.alternate_by_policy(exchange)
-        return self.exchanges.get(name) if name else None
+        return self.find_exchange(name) if name else None
 
 
 def refuse_reserved(what: str, name: str) -> None:
@@ -300,10 +324,6 @@ def refuse_default(exchange: str) -> None:
     """Raise AccessRefused for the default exchange, which cannot be declared, deleted or bound."""
     if not exchange:
         raise AccessRefused("operation not permitted on the default exchange")
-
-
-def _key(destination: Queue | QueueExchange) -> tuple[bool, str]:
-    return isinstance(destination, Exchange), destination.name
 
 
 def _no_alternate(exchange: QueueExchange) -> str | None:

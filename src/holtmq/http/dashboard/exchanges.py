@@ -3,6 +3,7 @@
 Owns: the wire form, and what counts as unbound and unread. Must not touch: routing.
 """
 
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -149,7 +150,7 @@ async def show_exchange(call: Call) -> object:
         "total": total,
         "sources": [
             {"source": binding.source, "routing_key": binding.routing_key}
-            for binding in vhost.bindings_to(exchange)[:_DRAWN_MOST]
+            for binding in islice(vhost.bindings_to(exchange), _DRAWN_MOST)
         ],
         "can": offered(call.identity, vhost.name, exchange.name or DEFAULT_EXCHANGE),
     }

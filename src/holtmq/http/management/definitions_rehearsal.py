@@ -62,16 +62,11 @@ def dismantle(stage: Broker) -> Iterator[None]:
     stage.long_changes.abandon()  # policies that are being applied
     stage.flow.dirty.clear()
     stage.flow.used.clear()
+    while stage.queues_by_id:
+        stage.queues_by_id.popitem()
+        yield
     for vhost in stage.vhosts.values():
-        for exchange in vhost.exchanges.values():
-            yield from exchange.dismantle()
-        while vhost.queues:
-            _, queue = vhost.queues.popitem()
-            stage.queues_by_id.pop(queue.id, None)
-            yield
-        while vhost.exchanges:
-            vhost.exchanges.popitem()
-            yield
+        yield from vhost.dismantled()
 
 
 def _collect(names: dict[str, _Names], given: Definitions) -> Iterator[None]:

@@ -40,8 +40,8 @@ class GivenIds:
                 if offset in self._ids and not letters.of_message(offset):
                     del self._ids[offset]
 
-    def dump(self) -> list[tuple[int, str]]:
-        return list(self._ids.items())
+    def dump(self) -> tuple[tuple[int, str], ...]:
+        return tuple(self._ids.items())
 
 
 def trim(where: Partition, first: int, log: MessageLog) -> list[int]:

