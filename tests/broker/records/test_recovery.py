@@ -16,6 +16,7 @@ from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.checkpoint import Snapshot, snapshot
 from holtmq.broker.records.queue_contents import QueueState
 from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.work.priority_levels import Levels
 from holtmq.journal.fake_disk import FakeDisk, Keep
 
 TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -532,15 +533,16 @@ def test_a_restart_looks_at_each_queue_for_all_policies_together(monkeypatch: py
     assert len(applied) <= 2 * 20  # when it is restored, and at the end
 
 
+@pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 5}], ids=str)
 def test_a_snapshot_of_messages_that_are_paged_out_is_not_changed_by_what_follows(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, arguments: dict[str, object]
 ) -> None:
     for module, constant, value in shrink_paging():
         monkeypatch.setattr(module, constant, value)
     bench = Bench(FakeDisk(1))
     names = ("one", "two", "taken")
     for count, name in zip((1, 2, 8), names, strict=True):
-        bench.declare(name)
+        bench.declare(name, arguments)
         for number in range(count):
             bench.publish(name, b"%s %d" % (name.encode(), number))
     bench.sync()
@@ -548,8 +550,8 @@ def test_a_snapshot_of_messages_that_are_paged_out_is_not_changed_by_what_follow
     session = bench.session()
     worker = session.consume("taken", prefetch=5)  # as many as are paged in at once
     held = [lease.message.position for lease in worker.held.values()]
-    fifo = bench.queue("taken").fifo
-    assert fifo is not None
+    store = bench.queue("taken").store
+    fifo = store.fifos[0] if isinstance(store, Levels) else store
     assert fifo.only_run() is not None
     there = {name: [found.position for found in bench.waiting(name)] for name in names}
 
@@ -577,3 +579,23 @@ def test_a_snapshot_of_messages_that_are_paged_out_is_not_changed_by_what_follow
     }
     live = sorted(position for run in taken.live() for position in run)
     assert live == sorted([*held, *(p for some in there.values() for p in some)])
+
+
+def test_a_snapshot_has_the_unreadable_messages_of_a_level() -> None:
+    bench = Bench(FakeDisk(1))
+    bench.declare("ranked", {"x-max-priority": 5})
+    bench.publish("ranked", b"1", priority=2)
+    bench.sync()
+    store = bench.queue("ranked").store
+    assert isinstance(store, Levels)
+    (there,) = bench.waiting("ranked")
+    store.fifos[2].aside = array("Q", [7])
+
+    taken = Snapshot(bench.broker)
+
+    (state,) = (
+        msgspec.msgpack.decode(payload, type=QueueState)
+        for kind, payload in taken.records()
+        if kind == Kind.QUEUE_STATE
+    )
+    assert array("Q", state.levels[2]).tolist() == [7, there.position]

@@ -64,6 +64,7 @@ class QueueContents:
     """
 
     __slots__ = (
+        "_by_priority",
         "_leases",
         "_messages",
         "_numbers",
@@ -83,22 +84,23 @@ class QueueContents:
         self._paged: list[WorkQueue] = []
         self._paged_numbers: list[int] = []  # likewise
         self._runs: list[array[int]] = []  # one for each of these
+        self._by_priority = _PriorityQueues()
         self._capture(queues, set(map(_queue, leases)))
 
     def _capture(self, queues: Iterable[Queue], leased: set[Queue]) -> None:
         simple, numbers, messages = self._simple, self._numbers, self._messages
         paged, paged_numbers, runs = self._paged, self._paged_numbers, self._runs
+        by_priority = self._by_priority
         for queue in queues:
             if not isinstance(queue, WorkQueue):
                 continue
             fifo = queue.fifo
-            if (
-                fifo is None
-                or fifo.aside is not NOTHING_ASIDE
-                or queue.returned
-                or queue.held_back
-                or queue.outcasts.count
-            ):
+            if queue.returned or queue.held_back or queue.outcasts.count:
+                self._others.append(_contents(queue))
+            elif fifo is None:
+                if not by_priority.capture(queue):
+                    self._others.append(_contents(queue))
+            elif fifo.aside is not NOTHING_ASIDE:
                 self._others.append(_contents(queue))
             elif fifo.inbox is not (ready := fifo.ready):
                 run = fifo.only_run()
@@ -127,7 +129,7 @@ class QueueContents:
             run[:count] for run, count in zip(self._runs, self._paged_numbers[3::4], strict=True)
         )
         yield from _arrays(chain(ready, held, paged))
-        for contents in self._others:
+        for contents in chain(self._others, self._by_priority.contents()):
             for fifo in contents.levels.values():
                 yield from fifo.positions()
 
@@ -136,7 +138,7 @@ class QueueContents:
         leased: dict[Queue, list[Message]] = {}
         for lease in self._leases:
             leased.setdefault(lease.queue, []).append(lease.message)
-        for contents in self._others:
+        for contents in chain(self._others, self._by_priority.contents()):
             if contents.queue.persisted:
                 yield _encode(_state(contents, leased.get(contents.queue, [])))
         numbers = iter(self._paged_numbers)
@@ -159,6 +161,54 @@ class QueueContents:
                 yield _encode(_state(contents, leased[queue]))
             else:
                 yield _encode(_simple_state(queue, size, bool(expiring), upto, ready))
+
+
+class _PriorityQueues:
+    """Queues with priorities of which each level is all in memory or all paged out, captured in 1 µs."""
+
+    __slots__ = ("_messages", "_numbers", "_queues", "_runs")
+
+    def __init__(self) -> None:
+        self._queues: list[WorkQueue] = []
+        self._numbers: list[int] = []  # four for each queue, and for each of its levels: which, and how many
+        self._messages: list[Message] = []
+        self._runs: list[array[int]] = []
+
+    def capture(self, queue: WorkQueue) -> bool:
+        """Capture this queue, or do nothing if it is not one of these."""
+        store = queue.store
+        assert isinstance(store, Levels)
+        messages, runs, numbers = self._messages, self._runs, self._numbers
+        before = len(messages), len(runs), len(numbers)
+        numbers += (queue.bytes, queue.expiring, queue.delivered_upto, len(store.fifos))
+        for level, fifo in store.fifos.items():
+            if fifo.aside is not NOTHING_ASIDE:
+                break
+            if fifo.inbox is (ready := fifo.ready):
+                messages += ready
+                numbers += (level, len(ready))
+            elif run := fifo.only_run():
+                runs.append(run)
+                numbers += (level, -len(run))
+            else:
+                break
+        else:
+            self._queues.append(queue)
+            return True
+        del messages[before[0] :], runs[before[1] :], numbers[before[2] :]
+        return False
+
+    def contents(self) -> Iterator[_Contents]:
+        messages, runs, numbers = iter(self._messages), iter(self._runs), iter(self._numbers)
+        for queue in self._queues:
+            size, expiring, upto, count = islice(numbers, 4)
+            levels: dict[int, FifoContents] = {}
+            for _ in range(count):
+                level, length = next(numbers), next(numbers)
+                paged = [(next(runs), -length)] if length < 0 else []
+                ready = list(islice(messages, max(length, 0)))
+                levels[level] = FifoContents(NOTHING_ASIDE, ready, paged, frozenset(), 0, [])
+            yield _Contents(queue, size, bool(expiring), upto, _NO_RETURNS, levels, [])
 
 
 def outstanding(queue: WorkQueue) -> list[Message]:
