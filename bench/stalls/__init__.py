@@ -22,6 +22,7 @@ import pika
 from bench.stalls import (
     bulk,
     clients,
+    crowds,
     endings,
     extras,
     fan_out,
@@ -254,6 +255,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "export very many exchanges": (100_000, rows.listed("/api/definitions", "exchanges")),
     **fan_out.WAYS,
     **held.REQUESTS,
+    **crowds.REQUESTS,
 }
 
 

@@ -710,3 +710,25 @@ def test_an_open_connection_needs_nothing_but_the_handshake(raw: Raw) -> None:
 
     peer.expect(ConnectionTune)
     peer.expect(ConnectionOpenOk)
+
+
+def test_of_very_many_connections_some_are_written_to_in_a_turn_and_the_others_after_it(
+    broker: TestBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holtmq.amqp.server._FLUSHED_AT_ONCE", 2)
+    written: list[int] = []
+
+    class Client:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def flush(self) -> None:
+            written.append(self.number)
+
+    def flush(node: Node) -> list[int]:
+        node.amqp.with_output += [Client(number) for number in range(5)]  # type: ignore[misc]
+        node.amqp.flush()
+        return list(written)
+
+    assert broker.call(flush) == [0, 1]
+    eventually(lambda: written == [0, 1, 2, 3, 4])
