@@ -27,6 +27,7 @@ from bench.stalls import (
     extras,
     fan_out,
     held,
+    large,
     letters,
     many_matches,
     messages,
@@ -256,6 +257,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     **fan_out.WAYS,
     **held.REQUESTS,
     **crowds.REQUESTS,
+    **large.REQUESTS,
 }
 
 

@@ -253,6 +253,24 @@ def with_headers(
     return _rebuild(property_bytes, spans, pieces)
 
 
+def with_header(property_bytes: bytes, name: str, value: FieldValue) -> bytes:
+    """Set one header; all the others, and the other properties, keep their bytes.
+
+    The table is decoded only if it may have this header: it may have thousands, or be malformed.
+    """
+    spans = _spans(property_bytes)
+    start, end = spans.get(_HEADERS, (0, 0))
+    entry = encode_entry(name, value)
+    if property_bytes.find(entry[: 1 + entry[0]], start, end) < 0:
+        table = join_entries([property_bytes[start + 4 : end], entry])
+        return _rebuild(property_bytes, spans, {_HEADERS: table})
+    try:
+        headers = raw_headers(property_bytes)
+    except CodecError:
+        headers = {}  # as in ``_merge_table``
+    return with_headers(property_bytes, {**headers, name: value}, drop_expiration=False)
+
+
 def with_reply_to(property_bytes: bytes, reply_to: str) -> bytes:
     """Replace reply-to, for direct reply-to; the other properties keep their bytes."""
     out = bytearray()
@@ -274,6 +292,10 @@ def overlay(property_bytes: bytes, over: bytes) -> bytes:
     return _rebuild(property_bytes, _spans(property_bytes), pieces)
 
 
+_PLAIN: Final = (str, int, bytes)  # types whose equal values are encoded in the same way
+_ABSENT: Final = (None, 0, 0)
+
+
 def _merge_table(data: bytes, span: tuple[int, int], table: Mapping[str, FieldValue]) -> bytes:
     try:
         old = entry_spans(data, span[0])
@@ -283,12 +305,14 @@ def _merge_table(data: bytes, span: tuple[int, int], table: Mapping[str, FieldVa
         old = {}
     entries: list[bytes] = []
     for key, value in table.items():
+        before, start, end = old.get(key, _ABSENT)
+        if type(value) in _PLAIN and type(value) is type(before) and value == before:
+            entries.append(data[start:end])
+            continue
         entry = encode_entry(key, value)
-        if key in old:
-            before, start, end = old[key]
-            # Compare encoded values: with ==, True equals 1 and NaN differs from itself.
-            if encode_entry(key, before) == entry:
-                entry = data[start:end]
+        # Compare encoded values: with ==, True equals 1 and NaN differs from itself.
+        if key in old and encode_entry(key, before) == entry:
+            entry = data[start:end]
         entries.append(entry)
     return join_entries(entries)
 
