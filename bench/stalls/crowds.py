@@ -14,6 +14,7 @@ from bench.stalls.clients import open_connections
 from bench.stalls.site import Prepare, Site
 
 from holtmq.broker.message import make_address
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.node import Node
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
@@ -208,6 +209,42 @@ def alarm(site: Site, count: int) -> Callable[[], object]:
     return raise_and_lift
 
 
+def overdue(site: Site, count: int) -> Callable[[], object]:
+    """Very many consumers of one queue, on ten connections, have not acknowledged their messages in time."""
+    site.channel.queue_declare("late", durable=True, arguments={"x-consumer-timeout": 3_600_000})
+    sockets = open_connections(site, 10)
+    each = -(-count // len(sockets))
+    qos = _method(b"\x00\x3c\x00\x0a\x00\x00\x00\x00\x00\x01\x00")
+    for one in sockets:
+        one.sendall(_OPEN_CHANNEL + qos)
+        one.sendall(_consume("late", no_ack=False) * each)
+
+    def queue(node: Node) -> WorkQueue:
+        found = node.broker.vhost("/").queues["late"]
+        assert isinstance(found, WorkQueue)
+        return found
+
+    while site.broker.call(lambda node: len(queue(node).consumers)) < each * len(sockets):
+        time.sleep(0.1)
+    for _ in range(count):
+        site.channel.basic_publish("", "late", b"x")
+    with _reading(sockets):
+        while site.broker.call(lambda node: queue(node).unacked) < count:
+            time.sleep(0.1)
+
+    def late(node: Node) -> None:
+        node.scheduler._clock = lambda: time.time() + 7_200
+        node.scheduler.tick()
+
+    def wait() -> None:
+        with _reading(sockets):
+            site.topology(late)
+            while site.broker.call(lambda node: queue(node).figures.returned) < count:
+                time.sleep(0.2)
+
+    return wait
+
+
 REQUESTS: dict[str, tuple[int, Prepare]] = {
     "consume from very many queues with messages": (200_000, consume_backlogs(1, no_ack=False)),
     "consume from very many queues with messages, no acks": (200_000, consume_backlogs(1, no_ack=True)),
@@ -219,5 +256,6 @@ REQUESTS: dict[str, tuple[int, Prepare]] = {
     "a policy drops messages of very many queues": (200_000, shorten),
     "publish to a queue for each of very many connections": (5_000, publish_to_connections(shared=False)),
     "publish to a queue of very many connections": (5_000, publish_to_connections(shared=True)),
+    "very many consumers of a queue do not acknowledge in time": (20_000, overdue),
     "alarm while very many publish": (5_000, alarm),
 }
