@@ -188,6 +188,9 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "timers due at once": (100_000, extras.fire_timers),
     "list names of traces": (100_000, extras.list_trace_names),
     "list traces of a name": (100_000, extras.list_traces),
+    "figures of a day": (100, extras.show_day("/api/v1/analytics/worker-metrics")),
+    "status of a day": (100, extras.show_day("/api/v1/status")),
+    "operations by queue of a day": (100, extras.show_day("/api/v1/analytics/queue-ops")),
     "read state of a stream processor": (100_000, extras.read_state),
     "list dead letters of a group": (100_000, letters.letters("GET", "/api/v1/dlq?queue=log")),
     "list dead letters, one of many partitions": (

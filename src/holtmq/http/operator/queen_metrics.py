@@ -67,8 +67,7 @@ class NodeCollector:
         service, history = self._context.service, self._context.history
         now_us = micros(self._context.clock())
         history.read(now_us)
-        last = dict(history.buckets(now_us - MINUTE_US, now_us - MINUTE_US, 1))
-        minute = next(iter(last.values()), {})
+        minute = history.minute(now_us - MINUTE_US)
         store, line = service.store, service.line
         total = sum(len(queue.dead_letters) for queue in store.queues.values())
         yield _gauge("queen_dlq_depth", "Dead letters", total)
