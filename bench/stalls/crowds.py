@@ -245,6 +245,38 @@ def overdue(site: Site, count: int) -> Callable[[], object]:
     return wait
 
 
+def publish_together(site: Site, count: int) -> Callable[[], object]:
+    """As many publishers send 10,000 messages each, as fast as they can."""
+
+    def make(node: Node) -> None:
+        for number in range(count):
+            node.broker.declare_queue(node.broker.vhost("/"), f"busy-{number}", durable=True)
+
+    site.topology(make)
+    sockets = open_connections(site, count)
+    header = b"\x00\x3c\x00\x00" + (1).to_bytes(8, "big") + b"\x10\x00\x02"
+    content = b"\x02\x00\x01" + len(header).to_bytes(4, "big") + header + b"\xce"
+    content += b"\x03\x00\x01\x00\x00\x00\x01x\xce"
+    for one in sockets:
+        one.sendall(_OPEN_CHANNEL)
+
+    def send(number: int) -> None:
+        name = f"busy-{number}".encode()
+        publish = _method(b"\x00\x3c\x00\x28\x00\x00\x00" + bytes((len(name),)) + name + b"\x00")
+        sockets[number].sendall((publish + content) * 10_000)
+
+    def publish_all() -> None:
+        threads = [threading.Thread(target=send, args=(number,)) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        while _ready(site) < count * 10_000:
+            time.sleep(0.1)
+
+    return publish_all
+
+
 REQUESTS: dict[str, tuple[int, Prepare]] = {
     "consume from very many queues with messages": (200_000, consume_backlogs(1, no_ack=False)),
     "consume from very many queues with messages, no acks": (200_000, consume_backlogs(1, no_ack=True)),
@@ -257,5 +289,6 @@ REQUESTS: dict[str, tuple[int, Prepare]] = {
     "publish to a queue for each of very many connections": (5_000, publish_to_connections(shared=False)),
     "publish to a queue of very many connections": (5_000, publish_to_connections(shared=True)),
     "very many consumers of a queue do not acknowledge in time": (20_000, overdue),
+    "publish by 100 connections at once": (100, publish_together),
     "alarm while very many publish": (5_000, alarm),
 }

@@ -24,10 +24,13 @@ from e2e_support import (
 
 from certificates import Certificates
 from holtmq import __version__
+from holtmq.amqp.codec import encode_method
+from holtmq.amqp.frames import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, encode_frame
 from holtmq.amqp.methods import (
     BasicConsume,
     BasicConsumeOk,
     BasicDeliver,
+    BasicPublish,
     ConnectionBlocked,
     ConnectionClose,
     ConnectionCloseOk,
@@ -49,6 +52,7 @@ from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import User
 from holtmq.node import Node
 from holtmq.testing import TestBroker
+from holtmq.wire.properties import Properties, encode_header, encode_properties
 
 pytestmark = pytest.mark.e2e
 Connect = Callable[..., pika.BlockingConnection]
@@ -732,3 +736,31 @@ def test_of_very_many_connections_some_are_written_to_in_a_turn_and_the_others_a
 
     assert broker.call(flush) == [0, 1]
     eventually(lambda: written == [0, 1, 2, 3, 4])
+
+
+def test_when_the_time_of_a_round_is_over_the_other_clients_wait_and_lose_nothing(
+    broker: TestBroker, connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holtmq.amqp.server._ROUND", 0.0)  # one client in each round
+    channels = [connect().channel() for _ in range(5)]
+    channels[0].queue_declare(name)
+    frames = [
+        (FRAME_METHOD, encode_method(BasicPublish("", name, False, False))),
+        (FRAME_HEADER, encode_header(1, encode_properties(Properties()))),
+        (FRAME_BODY, b"x"),
+    ]
+    publish_one = b"".join(encode_frame(kind, 1, payload) for kind, payload in frames)
+
+    def receive(node: Node) -> list[bool]:
+        for protocol in node.amqp.connections:
+            protocol.data_received(publish_one * 2)
+        for protocol in node.amqp.connections:
+            if protocol.connection.is_stalled:
+                protocol.data_received(publish_one)
+        return sorted(protocol.connection.is_stalled for protocol in node.amqp.connections)
+
+    assert broker.call(receive) == [False, True, True, True, True]
+    eventually(lambda: channels[0].queue_declare(name, passive=True).method.message_count == 14)
+    assert not any(
+        broker.call(lambda node: [protocol.connection.is_stalled for protocol in node.amqp.connections])
+    )
