@@ -22,10 +22,12 @@ import pika
 from bench.stalls import (
     bulk,
     clients,
+    crowds,
     endings,
     extras,
     fan_out,
     held,
+    large,
     letters,
     many_matches,
     messages,
@@ -141,6 +143,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     ),
     "nack all with requeue": (100_000, bulk.unacked(bulk.nack(True), {})),
     "nack all with requeue, priorities": (100_000, bulk.unacked(bulk.nack(True), {"x-max-priority": 9})),
+    "nack each with requeue": (100_000, bulk.return_each),
     "nack all, dead letters": (100_000, bulk.unacked(bulk.nack(False), messages.LETTERS, then="dead")),
     "nack all, dropped": (100_000, bulk.unacked(bulk.nack(False), {})),
     "purge with priorities": (100_000, bulk.purge),
@@ -187,6 +190,9 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "timers due at once": (100_000, extras.fire_timers),
     "list names of traces": (100_000, extras.list_trace_names),
     "list traces of a name": (100_000, extras.list_traces),
+    "figures of a day": (100, extras.show_day("/api/v1/analytics/worker-metrics")),
+    "status of a day": (100, extras.show_day("/api/v1/status")),
+    "operations by queue of a day": (100, extras.show_day("/api/v1/analytics/queue-ops")),
     "read state of a stream processor": (100_000, extras.read_state),
     "list dead letters of a group": (100_000, letters.letters("GET", "/api/v1/dlq?queue=log")),
     "list dead letters, one of many partitions": (
@@ -249,6 +255,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "export very many queues": (100_000, rows.listed("/api/definitions")),
     "bindings of very many queues": (100_000, rows.listed("/api/bindings")),
     "metrics of each of very many queues": (100_000, rows.listed("/metrics/per-object")),
+    "metrics for scrapers with very many queues": (100_000, rows.listed("/metrics/prometheus")),
     "health with very many queues": (100_000, rows.listed("/health")),
     "policy over very many queues": (100_000, topology.put_policy),
     "delete a vhost with very many queues": (100_000, rows.listed("DELETE /api/vhosts/%2F")),
@@ -256,6 +263,8 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "export very many exchanges": (100_000, rows.listed("/api/definitions", "exchanges")),
     **fan_out.WAYS,
     **held.REQUESTS,
+    **crowds.REQUESTS,
+    **large.REQUESTS,
 }
 
 

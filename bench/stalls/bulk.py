@@ -88,6 +88,19 @@ def ack_late(site: Site, tag: str) -> None:
     site.channel.queue_declare("q", passive=True)
 
 
+def return_each(site: Site, count: int) -> Callable[[], object]:
+    """One by one, the oldest first, while nobody consumes."""
+    _fill(site, count, {"x-cancel-requeue": False})
+    site.channel.basic_cancel(take(site, count))
+
+    def nack() -> None:
+        for number in range(1, count + 1):
+            site.channel.basic_nack(number, requeue=True)
+        site.channel.queue_declare("q", passive=True)
+
+    return nack
+
+
 def purge(site: Site, count: int) -> Callable[[], object]:
     _fill(site, count, {"x-max-priority": 9})
     return lambda: site.channel.queue_purge("q")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from base64 import b64encode
 from collections.abc import Callable
+from datetime import UTC, datetime
 from http.client import HTTPConnection
 
 import msgspec
-from bench.stalls.site import Site
+from bench.stalls.site import Prepare, Site
 
 from holtmq.broker.partitioned.extras.keyed import KeyOp, Verb
 from holtmq.broker.partitioned.extras.timers import Timed, TimedChange
@@ -211,3 +212,23 @@ def read_state(site: Site, count: int) -> Callable[[], object]:
     site.topology(put)
     wanted = {"query_id": query, "partition_id": partition, "ripe_at_or_before": 10}
     return lambda: site.http.post("/streams/v1/state/get", json=wanted).raise_for_status()
+
+
+def show_day(path: str) -> Prepare:
+    """The figures of a day in which as many queues were used in each minute."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        now_us = int(time.time() * 1e6)
+
+        def fill(node: Node) -> None:
+            counters = node.partitioned.counters
+            for minute in range(24 * 60):
+                for number in range(count):
+                    counters.of(f"queue-{number}").push_messages += 1
+                node.http._context.history.read(now_us + (minute - 24 * 60) * 60_000_000)
+
+        site.topology(fill)
+        since = datetime.fromtimestamp(now_us / 1e6 - 24 * 3_600, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return lambda: site.get(f"{path}?from={since}")
+
+    return prepare

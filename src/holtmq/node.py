@@ -454,7 +454,8 @@ class Node:
         self.broker.flow.complete()
         # What was read so far, not until nothing is left: HTTP clients push on until the node stops.
         await all_appended_is_durable(self.journal)
-        self.amqp.flush()
+        while self.amqp.with_output:
+            self.amqp.flush()
         # A client that reads its last confirm together with our close takes the confirm for lost (pika does).
         await asyncio.sleep(_LAST_CONFIRMS_SECONDS)
         self.ended.set()

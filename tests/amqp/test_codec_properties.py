@@ -20,6 +20,7 @@ from holtmq.wire.properties import (
     encode_properties,
     raw_headers,
     read_content_header,
+    with_added_headers,
     with_headers,
     with_reply_to,
 )
@@ -241,3 +242,25 @@ def test_a_new_reply_to_leaves_every_other_property_alone(properties: Properties
 
     properties.reply_to = "amq.rabbitmq.reply-to.x"
     assert rewritten == properties
+
+
+@given(PROPERTIES, st.sampled_from(["count", "k", ""]), st.booleans())
+def test_one_header_is_set_as_all_would_be(properties: Properties, name: str, is_there: bool) -> None:
+    if is_there:
+        properties.headers = {"first": "count k", name: 7, **(properties.headers or {})}
+    data = encode_properties(properties)
+
+    changed = with_added_headers(data, {name: 9})
+
+    assert list(raw_headers(changed)) == [*(key for key in raw_headers(data) if key != name), name]
+    assert changed != data
+    old = {key: value for key, value in raw_headers(data).items() if key != name}
+    assert changed == with_headers(data, {**old, name: 9}, drop_expiration=False)
+
+
+def test_one_header_is_set_beside_others_that_cannot_be_read() -> None:
+    broken = b"\x20\x00\x00\x00\x00\x03\x01k?"
+    broken_with_the_name = b"\x20\x00\x00\x00\x00\x05\x01k?\x01n"
+
+    assert with_added_headers(broken, {"n": 1}) == b"\x20\x00\x00\x00\x00\x0a\x01k?\x01nI\x00\x00\x00\x01"
+    assert with_added_headers(broken_with_the_name, {"n": 1}) == b"\x20\x00" + encode_table({"n": 1})

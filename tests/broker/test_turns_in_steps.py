@@ -3,7 +3,9 @@
 import pytest
 from core_support import Bench
 
+from holtmq.broker import flow
 from holtmq.broker.turn_limits import TurnLimits
+from holtmq.broker.work import work_queue
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.fake_disk import FakeDisk
 
@@ -106,3 +108,41 @@ def test_an_error_in_one_queue_does_not_lose_those_that_wait(
     bench.flow.complete()
 
     assert [taker.got for taker in takers[1:]] == [[b"x"]] * (len(NAMES) - 1)
+
+
+def test_a_turn_delivers_some_of_very_many_messages_and_the_next_one_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow, "_DELIVERED", 1)
+    bodies = [b"%d" % number for number in range(5)]
+    for body in bodies:
+        bench.publish("", body, exchange="all", turn=False)
+    bench.flow.complete()
+    takers = [bench.session().consume(name, turn=False) for name in NAMES]
+
+    served = []
+    while bench.flow.dirty:
+        bench.turn()
+        served.append(sum(1 for taker in takers if taker.got))
+
+    assert served == list(range(1, len(NAMES) + 1))
+    assert all(taker.got == bodies for taker in takers)
+
+
+def test_one_queue_with_very_many_consumers_is_served_in_several_turns(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (flow, work_queue):
+        monkeypatch.setattr(module, "DELIVERED_AT_ONCE", 6)
+    bench.declare("some", {"x-max-length": 30, "x-message-ttl": 0})
+    for number in range(30):
+        bench.publish("some", b"%d" % number, turn=False)
+    takers = [bench.session().consume("some", prefetch=2, turn=False) for _ in range(15)]
+    monkeypatch.setattr(work_queue, "_SHARE", 6)
+
+    got = []
+    while bench.flow.dirty:
+        bench.turn()
+        got.append(sum(len(taker.got) for taker in takers))
+
+    assert got == [6, 12, 18, 24, 30, 30]

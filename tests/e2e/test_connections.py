@@ -24,10 +24,13 @@ from e2e_support import (
 
 from certificates import Certificates
 from holtmq import __version__
+from holtmq.amqp.codec import encode_method
+from holtmq.amqp.frames import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, encode_frame
 from holtmq.amqp.methods import (
     BasicConsume,
     BasicConsumeOk,
     BasicDeliver,
+    BasicPublish,
     ConnectionBlocked,
     ConnectionClose,
     ConnectionCloseOk,
@@ -49,6 +52,7 @@ from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import User
 from holtmq.node import Node
 from holtmq.testing import TestBroker
+from holtmq.wire.properties import Properties, encode_header, encode_properties
 
 pytestmark = pytest.mark.e2e
 Connect = Callable[..., pika.BlockingConnection]
@@ -710,3 +714,53 @@ def test_an_open_connection_needs_nothing_but_the_handshake(raw: Raw) -> None:
 
     peer.expect(ConnectionTune)
     peer.expect(ConnectionOpenOk)
+
+
+def test_of_very_many_connections_some_are_written_to_in_a_turn_and_the_others_after_it(
+    broker: TestBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holtmq.amqp.server._FLUSHED_AT_ONCE", 2)
+    written: list[int] = []
+
+    class Client:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def flush(self) -> None:
+            written.append(self.number)
+
+    def flush(node: Node) -> list[int]:
+        node.amqp.with_output += [Client(number) for number in range(5)]  # type: ignore[misc]
+        node.amqp.flush()
+        return list(written)
+
+    assert broker.call(flush) == [0, 1]
+    eventually(lambda: written == [0, 1, 2, 3, 4])
+
+
+def test_when_the_time_of_a_round_is_over_the_other_clients_wait_and_lose_nothing(
+    broker: TestBroker, connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holtmq.amqp.server._ROUND", 0.0)  # one client in each round
+    channels = [connect().channel() for _ in range(5)]
+    channels[0].queue_declare(name)
+    frames = [
+        (FRAME_METHOD, encode_method(BasicPublish("", name, False, False))),
+        (FRAME_HEADER, encode_header(1, encode_properties(Properties()))),
+        (FRAME_BODY, b"x"),
+    ]
+    publish_one = b"".join(encode_frame(kind, 1, payload) for kind, payload in frames)
+
+    def receive(node: Node) -> list[bool]:
+        for protocol in node.amqp.connections:
+            protocol.data_received(publish_one * 2)
+        for protocol in node.amqp.connections:
+            if protocol.connection.is_stalled:
+                protocol.data_received(publish_one)
+        return sorted(protocol.connection.is_stalled for protocol in node.amqp.connections)
+
+    assert broker.call(receive) == [False, True, True, True, True]
+    eventually(lambda: channels[0].queue_declare(name, passive=True).method.message_count == 14)
+    assert not any(
+        broker.call(lambda node: [protocol.connection.is_stalled for protocol in node.amqp.connections])
+    )

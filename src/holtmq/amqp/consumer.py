@@ -13,7 +13,7 @@ from holtmq.amqp.delivery_heads import frame_heads
 from holtmq.broker.message import Message
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Holder, Lease
-from holtmq.wire.properties import PROPERTIES_AT, raw_headers, with_headers
+from holtmq.wire.properties import PROPERTIES_AT, with_added_headers
 from holtmq.wire.tables import FieldTable, Long
 
 if TYPE_CHECKING:
@@ -185,6 +185,5 @@ def content_frames(channel_number: int, header: bytes, body: bytes, max_body: in
 
 def with_delivery_count(header: bytes, count: int) -> bytes:
     """Add ``x-delivery-count`` to a content header, as RabbitMQ's quorum queues do."""
-    properties = header[PROPERTIES_AT:]
-    headers = {**raw_headers(properties), "x-delivery-count": Long(count)}
-    return header[:PROPERTIES_AT] + with_headers(properties, headers, drop_expiration=False)
+    added: FieldTable = {"x-delivery-count": Long(count)}
+    return header[:PROPERTIES_AT] + with_added_headers(header[PROPERTIES_AT:], added)

@@ -85,9 +85,13 @@ class AmqpProtocol(asyncio.Protocol):
         self.received_bytes += len(data)
         self.reads += 1
         self._received_at = asyncio.get_running_loop().time()
-        self._began = monotonic()
+        self._began = began = monotonic()
+        connection = self.connection
+        if server.is_round_over(began) and connection.is_running and not connection.is_stalled:
+            connection.stall()
+            self.unstall_soon()
         try:
-            self.connection.receive(data)
+            connection.receive(data)
         except Exception:
             self._break_down()
         self._after_reading()
@@ -117,8 +121,11 @@ class AmqpProtocol(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        self._server.refresh_clock()
         self._began = monotonic()
+        if self._server.is_round_over(self._began):
+            self.unstall_soon()
+            return
+        self._server.refresh_clock()
         try:
             self.connection.unstall()
         except Exception:

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 _BACKLOG_LOW: Final = 8 * 1_048_576  # bytes the journal may lag when publishers are resumed
 _SWEEP_SECONDS: Final = 0.5
 _SWEPT_AT_ONCE: Final = 500  # connections
+_ROUND: Final = 0.020  # seconds for what all clients have sent, before the loop looks at its sockets again
+_FLUSHED_AT_ONCE: Final = 1_000  # connections: about 13 ms
 _EXPELLED_AT_ONCE: Final = 500  # connections: about 5 ms
 
 
@@ -72,6 +74,7 @@ class AmqpServer:
         self.authenticator = Authenticator(broker.users, self.verified)
         self.connections: set[AmqpProtocol] = set()
         self.with_output: list[AmqpProtocol] = []
+        self._round_began = 0.0  # 0: no client was served in this round
         self.alarm = ""  # why publishers are paused; empty: they are not
         self._waiting_for_journal: set[AmqpProtocol] = set()
         self.refusal = ""  # why clients are sent away; empty: they are not
@@ -110,11 +113,28 @@ class AmqpServer:
         task.add_done_callback(self._tasks.discard)
         return theirs
 
+    def is_round_over(self, now: float) -> bool:
+        """Whether clients have held the event loop for long enough since it last looked at its sockets.
+
+        The first one in a round is always served.
+        """
+        if not self._round_began:
+            self._round_began = now
+            asyncio.get_running_loop().call_soon(self._end_round)
+        return now - self._round_began > _ROUND
+
+    def _end_round(self) -> None:
+        self._round_began = 0.0
+
     def flush(self) -> None:
-        """One write per connection that has output."""
-        with_output, self.with_output = self.with_output, []
-        for protocol in with_output:
+        """One write per connection that has output; of very many connections some, the others in the next
+        turn."""
+        with_output = self.with_output
+        self.with_output = with_output[_FLUSHED_AT_ONCE:]
+        for protocol in with_output[:_FLUSHED_AT_ONCE]:
             protocol.flush()
+        if self.with_output:
+            self.wake()
 
     def expel(self, reason: str, is_meant: Callable[[str, str], bool]) -> None:
         """Close the connections for whose vhost and user ``is_meant`` returns true; many of them in steps."""

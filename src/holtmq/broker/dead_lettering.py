@@ -17,7 +17,7 @@ from holtmq.broker.records.message_records import encode_settled
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.vhost import VHost
-from holtmq.broker.work.dead_letter import DeadLetter, dead_letter, last_death
+from holtmq.broker.work.dead_letter import DeadLetter, dead_letter, last_death, letter_work
 from holtmq.broker.work.outcasts import Outcast, Reason
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import JournalFailed
@@ -59,34 +59,34 @@ class DeadLettering:
         """Do what a turn may do of ``cast_out``; return whether that was all."""
         if self._work_left <= 0:
             return False
-        each = 1 if queue.options.dead_letter_exchange is not None else _DROPS
-        most = self._work_left * each
-        if len(queue.outcasts) <= most:
-            self._work_left -= len(queue.outcasts) // each + 1
-            self.cast_out(queue)
-            return True
-        self._work_left = 0
-        self.cast_out_first(queue, most)
-        return False
+        count, work = _affordable(queue, self._work_left)
+        self._work_left -= work
+        is_all = count == len(queue.outcasts)
+        self._cast_out_first(queue, count)
+        return is_all
 
     def is_long(self, queue: WorkQueue) -> bool:
         """Whether ``cast_out`` would take longer than a turn may."""
-        each = 1 if queue.options.dead_letter_exchange is not None else _DROPS
-        return len(queue.outcasts) > self._flow.per_turn.dead_letters * each
+        return _affordable(queue, self._flow.per_turn.dead_letters)[0] < len(queue.outcasts)
 
-    def cast_out_in_steps(self, queue: WorkQueue, at_once: int) -> Iterator[None]:
+    def cast_out_in_steps(self, queue: WorkQueue, work: int) -> Iterator[None]:
         """``cast_out`` what there is now. The queue may be deleted meanwhile; after a failure, it ends."""
         left = len(queue.outcasts)
         while left > 0 and queue.outcasts and not queue.deleted and self._flow.journal.failed is None:
-            left -= at_once
-            self.cast_out_first(queue, at_once)
+            left -= self.cast_out_for(queue, work)
             yield
 
     def cast_out(self, queue: WorkQueue) -> None:
         """Dead-letter or drop the queue's outcasts."""
-        self.cast_out_first(queue, len(queue.outcasts))
+        self._cast_out_first(queue, len(queue.outcasts))
 
-    def cast_out_first(self, queue: WorkQueue, count: int) -> None:
+    def cast_out_for(self, queue: WorkQueue, work: int) -> int:
+        """Dead-letter or drop the oldest outcasts, as much as this work; return how many."""
+        count, _ = _affordable(queue, work)
+        self._cast_out_first(queue, count)
+        return count
+
+    def _cast_out_first(self, queue: WorkQueue, count: int) -> None:
         """Dead-letter or drop the oldest outcasts. A removal and its dead letter are in one atomic record.
 
         On an error the rest stay in ``outcasts``. After a journal failure only messages that need no record
@@ -213,6 +213,21 @@ class DeadLettering:
         queue = vhost.queues.get(death.queue) if death is not None else None
         if isinstance(queue, WorkQueue):
             queue.figures.dead_lettered(self._flow.now_ms)
+
+
+def _affordable(queue: WorkQueue, most: int) -> tuple[int, int]:
+    """How many of a queue's outcasts are at most so much work, but at least one; and how much work."""
+    outcasts = queue.outcasts
+    if queue.options.dead_letter_exchange is None:
+        count = min(len(outcasts), most * _DROPS)
+        return count, count // _DROPS + 1
+    count = work = 0
+    for _, message in outcasts.first(most, _CAST_OUT_BYTES):
+        more = letter_work(message.header)
+        if count and work + more > most:
+            return count, most
+        count, work = count + 1, work + more
+    return count, most if count < len(outcasts) else work
 
 
 def take_settled(queue: WorkQueue) -> bytes:

@@ -34,7 +34,7 @@ from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.memory_budget import MemoryBudget
 from holtmq.broker.work.paging import MemorySpill, MessagePager, Spill
 from holtmq.broker.work.spilled_run import LostRun
-from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.broker.work.work_queue import DELIVERED_AT_ONCE, WorkQueue
 from holtmq.journal.interface import Journal
 from holtmq.wire.property_walker import PropertyWalkers
 
@@ -42,6 +42,7 @@ __all__ = ["Flow", "PublishOutcome"]
 
 _queue: Final = attrgetter("queue")
 _LOOKED_AT: Final = 50  # messages of a queue that is paged out, looked at in the time of one queue
+_DELIVERED: Final = 4  # messages delivered in the time of one queue, with their part of the write
 
 
 class Flow:
@@ -285,14 +286,21 @@ class Flow:
 
     def _turn_queue(self, queue: Queue) -> None:
         takes_acks = not queue.persisted or not (self.journal.failed or self.journal.stalled)
+        is_cut = False  # there is more to deliver, in the next turn
         if queue.consumers and takes_acks:  # without a durable ack the message would be redelivered
+            before = queue.figures.delivered
             queue.dispatch(self.now_ms, self.pager)
+            delivered = queue.figures.delivered - before
+            self.work_left -= delivered // _DELIVERED
+            is_cut = delivered >= DELIVERED_AT_ONCE
         if not isinstance(queue, WorkQueue):
             return
         store = queue.store
-        if queue.expiring and len(store):
+        if is_cut:
+            self.unfinished[queue] = None
+        elif queue.expiring and len(store):
             self._expire(queue)
-        if queue.limited and takes_acks:
+        if queue.limited and takes_acks and not is_cut:
             self.enforce_limits(queue)  # a policy may have lowered them
         if queue.outcasts and not self.dead_lettering.cast_out_some(queue):
             self.unfinished[queue] = None

@@ -22,6 +22,7 @@ from holtmq.broker.records.changes import Kind
 from holtmq.broker.streams.claims import Verdicts, by_claim
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.work.dead_letter import letter_work
 from holtmq.broker.work.departures import Departures
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.retaken import Retaken
@@ -132,7 +133,7 @@ class PreparedSettlements:
             return
         for reason, message in departures.outcasts:
             self._letters.add(queue, exchange, reason, message)
-            yield from repeat(None, LETTER)
+            yield from repeat(None, LETTER * letter_work(message.header))
 
     def _record(self, departures: Departures) -> None:
         returned, settled = departures.returned_record(), departures.settled_record()

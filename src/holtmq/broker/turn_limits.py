@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class TurnLimits:
     """The limits of a turn. The times were measured."""
 
-    queues: int = 2_500  # about 5 ms; a queue that is paged out counts more
+    queues: int = 2_500  # about 5 ms; a queue that is paged out, or delivers many messages, counts more
     dead_letters: int = 150  # about 7 ms
     expired: int = 1_000  # messages of one queue
     copies: int = 5_000  # queues that one message enters: about 15 ms

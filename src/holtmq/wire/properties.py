@@ -234,22 +234,22 @@ def headers_end(property_bytes: bytes) -> int:
     return _spans(property_bytes)[_HEADERS][1]
 
 
-def with_last_headers(property_bytes: bytes, last: Mapping[str, FieldValue]) -> bytes:
-    """Put these headers behind all others and in place of those with the same names.
+def with_added_headers(property_bytes: bytes, added: Mapping[str, FieldValue]) -> bytes:
+    """Put these headers behind all others, in place of those with their names; all else keeps its bytes.
 
-    The others keep their bytes, and are not decoded unless the table seems to have one of these names.
+    The table is decoded only if it may have one of these headers: it may have thousands, or be malformed.
     """
     spans = _spans(property_bytes)
     start, end = spans.get(_HEADERS, (0, 0))
+    entries = [encode_entry(name, value) for name, value in added.items()]
     kept = property_bytes[start + 4 : end]
-    if any(name.encode() in kept for name in last):
+    if any(entry[: 1 + entry[0]] in kept for entry in entries):
         try:
-            entries = entry_spans(property_bytes, start)
+            old = entry_spans(property_bytes, start)
         except CodecError:  # as in ``_merge_table``
-            entries = {}
-        kept = b"".join([property_bytes[at:to] for name, (_, at, to) in entries.items() if name not in last])
-    table = join_entries([kept, *[encode_entry(name, value) for name, value in last.items()]])
-    return _rebuild(property_bytes, spans, {_HEADERS: table})
+            old = {}
+        kept = b"".join([property_bytes[at:to] for name, (_, at, to) in old.items() if name not in added])
+    return _rebuild(property_bytes, spans, {_HEADERS: join_entries([kept, *entries])})
 
 
 def with_headers(
@@ -292,6 +292,10 @@ def overlay(property_bytes: bytes, over: bytes) -> bytes:
     return _rebuild(property_bytes, _spans(property_bytes), pieces)
 
 
+_PLAIN: Final = (str, int, bytes)  # types whose equal values are encoded in the same way
+_ABSENT: Final = (None, 0, 0)
+
+
 def _merge_table(data: bytes, span: tuple[int, int], table: Mapping[str, FieldValue]) -> bytes:
     try:
         old = entry_spans(data, span[0])
@@ -301,12 +305,14 @@ def _merge_table(data: bytes, span: tuple[int, int], table: Mapping[str, FieldVa
         old = {}
     entries: list[bytes] = []
     for key, value in table.items():
+        before, start, end = old.get(key, _ABSENT)
+        if type(value) in _PLAIN and type(value) is type(before) and value == before:
+            entries.append(data[start:end])
+            continue
         entry = encode_entry(key, value)
-        if key in old:
-            before, start, end = old[key]
-            # Compare encoded values: with ==, True equals 1 and NaN differs from itself.
-            if encode_entry(key, before) == entry:
-                entry = data[start:end]
+        # Compare encoded values: with ==, True equals 1 and NaN differs from itself.
+        if key in old and encode_entry(key, before) == entry:
+            entry = data[start:end]
         entries.append(entry)
     return join_entries(entries)
 

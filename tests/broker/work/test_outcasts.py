@@ -136,6 +136,7 @@ def test_more_dead_letters_than_one_record_may_hold_take_several(monkeypatch: py
     bench.fill("q", *bodies)
 
     bench.broker.policy_changes.put("/", "short", "^q$", {"max-length": 0})
+    bench.flow.complete()
     bench.sync()
     bench.crash()
 

@@ -6,6 +6,7 @@ import pytest
 from core_support import Shelf, message, seqs
 
 from holtmq.broker.message import Message
+from holtmq.broker.work import spilling_fifo
 from holtmq.broker.work.spilled_run import LostRun
 from holtmq.broker.work.spilling_fifo import SpillingFifo
 
@@ -94,6 +95,28 @@ def test_returns_in_any_order_end_in_arrival_order() -> None:
         fifo.spill(shelf, 0)
 
     assert [found.seq for run in fifo.drain(shelf) for found in run] == list(range(1, 41))
+
+
+def test_a_message_that_returns_alone_looks_at_few_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    fifo, shelf = SpillingFifo(), Shelf()
+    for number in range(1, 1_001):
+        fifo.push(message(number))
+    out = take(fifo, shelf, 500)
+    looked_at: list[int] = []
+
+    def look(found: Message) -> int:
+        looked_at.append(found.seq)
+        return found.seq
+
+    monkeypatch.setattr(spilling_fifo, "_seq", look)
+    most = 0
+    for one in [*out[::2], *out[1::2]]:
+        looked_at.clear()
+        fifo.restore([one], shelf)
+        most = max(most, len(looked_at))
+
+    assert most < 25
+    assert [found.seq for run in fifo.drain(shelf) for found in run] == list(range(1, 1_001))
 
 
 def test_transient_messages_are_written_once_in_their_order_when_they_leave_memory() -> None:

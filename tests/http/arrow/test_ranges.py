@@ -5,6 +5,8 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from threading import get_ident
+from types import ModuleType
 from typing import Any
 
 import httpx
@@ -21,6 +23,7 @@ from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.config import Config, Limits
 from holtmq.config.settings import Journal
 from holtmq.first_start import GUEST_HASH
+from holtmq.http.arrow import ranges as ranges_door
 from holtmq.http.arrow import staging as staging_door
 from holtmq.http.arrow import stream
 from holtmq.http.arrow.columns import decode_envelope
@@ -771,3 +774,23 @@ def _messages(node: Node) -> list[Message]:
     queue = node.broker.vhost("/").queue("q")
     assert isinstance(queue, WorkQueue)
     return raw_messages(node.broker, queue)
+
+
+def test_arrow_is_imported_beside_the_event_loop(
+    broker: TestBroker, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    load = ranges_door._import
+
+    def note() -> ModuleType:
+        threads.append(get_ident())
+        return load()
+
+    monkeypatch.setattr(ranges_door, "_import", note)
+    item = {"queue": "q", "partition": "p", "payload": 1}
+    http.post("/api/v1/push", json={"items": [item]}).raise_for_status()
+
+    http.get("/api/v1/ranges/q/rows").raise_for_status()
+
+    assert len(threads) == 1
+    assert threads[0] != broker.call(lambda _: get_ident())

@@ -4,11 +4,14 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator
+from threading import get_ident
 
 import pytest
 from http_support import Api, ids
 
 from holtmq.config import Config, Http, Limits
+from holtmq.http.engine import protocol, request
+from holtmq.http.engine.codings import plain_body
 from holtmq.testing import TestBroker
 
 PUSH = json.dumps({"items": [{"queue": "q", "payload": 1, "transactionId": "a"}]}).encode()
@@ -16,8 +19,14 @@ CONFIGURE = json.dumps({"queue": "q", "options": {"leaseTime": 77}}).encode()
 BOMB = gzip.compress(b" " * 3000)
 
 
+@pytest.fixture(params=[0, 4096], ids=["in a thread", "at once"])
+def at_once(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
 @pytest.fixture
-def broker() -> Iterator[TestBroker]:
+def broker(monkeypatch: pytest.MonkeyPatch, at_once: int) -> Iterator[TestBroker]:
+    monkeypatch.setattr(protocol, "_UNPACKED_AT_ONCE", at_once)
     config = Config(
         http=Http(max_body_bytes=2048), limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0)
     )
@@ -101,3 +110,31 @@ def test_what_is_wrong_inside_a_compressed_body_is_said_as_of_any_other(api: Api
 
     assert answer.status_code == 400
     assert answer.json()["error"].startswith("Invalid JSON")
+
+
+def test_a_long_compressed_body_is_unpacked_beside_the_event_loop(
+    broker: TestBroker, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "_UNPACKED_AT_ONCE", 100)
+    threads: list[int] = []
+
+    def note(body: bytes, header: str | None, most: int) -> bytes:
+        threads.append(get_ident())
+        return plain_body(body, header, most)
+
+    monkeypatch.setattr(request, "plain_body", note)
+    headers = {"content-encoding": "gzip"}
+    long = gzip.compress(PUSH + b" " * 1_000, compresslevel=0)
+
+    for body in (gzip.compress(PUSH), long):
+        assert api.http.post("/api/v1/push", content=body, headers=headers).status_code == 201
+
+    assert [thread == broker.call(lambda _: get_ident()) for thread in threads] == [True, False]
+
+
+def test_a_compressed_body_that_no_one_reads_is_left_alone(api: Api) -> None:
+    long = gzip.compress(PUSH * 100, compresslevel=0)
+
+    answer = api.http.request("GET", "/health", content=long, headers={"content-encoding": "gzip"})
+
+    assert answer.status_code == 200

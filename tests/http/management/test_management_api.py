@@ -10,7 +10,9 @@ import pytest
 from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedByBroker
 
 from holtmq.auth.login import is_loopback
+from holtmq.broker.message import Message
 from holtmq.http.engine.authentication import read_basic
+from holtmq.http.management import messages
 from holtmq.testing import TestBroker
 
 Api = Callable[..., httpx.Response]
@@ -629,3 +631,30 @@ def test_definitions_that_cannot_be_honoured_are_refused_whole(api: Api, part: d
     assert answer.status_code in (400, 404)
     assert answer.json()["reason"]
     assert api("GET", "/vhosts/v").status_code == 404
+
+
+def test_messages_are_shown_in_steps_when_they_are_back_in_their_queue(
+    broker: TestBroker, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api("PUT", "/queues/%2F/q", {"durable": True})
+    for number in range(3):
+        publish(api, "q", str(number))
+    queue = broker.call(lambda node: node.broker.vhost("/").queues["q"])
+    unacked: list[int] = []
+    shown = messages.properties_row
+
+    def look(message: Message) -> dict[str, object]:
+        unacked.append(queue.unacked)
+        return shown(message)
+
+    monkeypatch.setattr(messages, "properties_row", look)
+
+    found = get(api, "q")
+
+    assert unacked == [0, 0, 0]
+    assert [(row["payload"], row["redelivered"], row["message_count"]) for row in found] == [
+        ("0", False, 2),
+        ("1", False, 1),
+        ("2", False, 0),
+    ]
+    assert [row["redelivered"] for row in get(api, "q")] == [True] * 3

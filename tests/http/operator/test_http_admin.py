@@ -9,8 +9,10 @@ from typing import Any
 import httpx
 import pytest
 from http_support import Api, address, ids
+from prometheus_client.registry import Collector
 
-from holtmq.http.operator import resources
+from holtmq.http.operator import queen_metrics, resources
+from holtmq.http.operator.standby_metrics import exposition
 from holtmq.testing import TestBroker
 
 
@@ -234,6 +236,27 @@ def test_prometheus_has_the_queues_of_both_kinds(api: Api) -> None:
     assert "holt_journal_syncs_total" in answer.text
     assert {"uptime", "requests", "messages", "database", "memory", "cpu"} <= set(api.get("/metrics").json())
     assert api.get("/health").json()["status"] == "healthy"
+
+
+def test_prometheus_has_very_many_queues_in_parts(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queen_metrics, "_ROWS", 2)
+    parts: list[int] = []
+
+    def write(part: Collector) -> bytes:
+        parts.append(sum(len(metric.samples) for metric in part.collect()))
+        return exposition(part)
+
+    monkeypatch.setattr(queen_metrics, "exposition", write)
+    for number in range(5):
+        api.push(f"q{number}", "a")
+
+    text = api.get("/metrics/prometheus").text
+
+    lines = [line for line in text.splitlines() if "holt_queue_messages" in line]
+    assert [line[:6] for line in lines[:2]] == ["# HELP", "# TYPE"]
+    assert lines[2:] == [f'holt_queue_messages{{queue="q{number}"}} 1.0' for number in range(5)]
+    assert text.count("# TYPE holt_amqp_queue_consumers gauge\n") == 1
+    assert max(parts) == 2
 
 
 def test_maintenance_keeps_pushes_and_delivers_each_once_in_order(api: Api) -> None:

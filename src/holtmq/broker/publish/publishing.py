@@ -266,7 +266,7 @@ class Publishing:
         flow.write_pending_publishes()
         for queue in late:
             if not queue.deleted:
-                flow.dead_lettering.cast_out_first(queue, _LETTERS)
+                flow.dead_lettering.cast_out_for(queue, _LETTERS)
 
     def _refuses(self, queue: Queue, message: Message) -> bool:
         flow = self._flow

@@ -21,7 +21,7 @@ from holtmq.wire.properties import (
     encode_properties,
     headers_end,
     raw_headers,
-    with_last_headers,
+    with_added_headers,
 )
 from holtmq.wire.tables import FieldTable, encode_entry
 
@@ -132,7 +132,7 @@ def message_of(queue: str, partition: str, offset: int, created_us: int, stored:
     else:
         body = to_body(stored.payload)
         address = make_address(stored.metadata.exchange, stored.metadata.routing_key)
-        properties = with_last_headers(stored.metadata.header, extra)
+        properties = with_added_headers(stored.metadata.header, extra)
         priority = stored.metadata.priority
     return Message(
         offset, address, encode_header(len(body), properties), body, created_us // 1000, 0, priority, True

@@ -27,6 +27,7 @@ HEAD_KEEP: Final = 1_024
 HEAD_MAX_BYTES: Final = 4 * 1024 * 1024
 RUN: Final = 1_024  # small messages paged out or read back at once
 RUN_BYTES: Final = 4 * 1024 * 1024  # bodies paged out or read back at once, estimated from the last run
+_FEW: Final = 16  # messages that find their places faster one by one than together
 _FIRST_RUN: Final = 64  # before the body size is known
 TAIL_MAX: Final = 1_024
 TAIL_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -129,6 +130,10 @@ class SpillingFifo:
             # After a burst of returns, later messages were paged out; these belong before or among them.
             self._page_in_run(pager)
         if ready and ready[0].seq < last:
+            if len(messages) <= _FEW:  # else each of 100,000 that return one by one moves those before it
+                for message in messages:
+                    ready.insert(bisect_left(ready, message.seq, key=_seq), message)
+                return
             merged = list(messages)
             while ready and ready[0].seq < last:
                 merged.append(ready.popleft())

@@ -32,6 +32,7 @@ from holtmq.broker.work.spilling_fifo import SpillingFifo
 
 _SHARE: Final = 256  # most messages delivered before the consumers' room is checked again
 _SHARE_BYTES: Final = 262_144
+DELIVERED_AT_ONCE: Final = 10_000  # messages, to the consumers of very many connections: about 10 ms
 _FEW: Final = 100  # of so many consumers one is removed as fast by itself as all are looked at
 SHED_AT_ONCE: Final = 5_000  # messages beyond a limit, which a policy may have lowered: about 10 ms
 _READ_BACK: Final = 4  # a message that is read back from the disk first takes so many times as long
@@ -247,10 +248,15 @@ class WorkQueue:
         return False
 
     def dispatch(self, now_ms: int, pager: Pager) -> None:
-        """Deliver ready messages to consumers with room, round-robin, highest priority first."""
+        """Deliver ready messages to consumers with room, round-robin, highest priority first.
+
+        About ``DELIVERED_AT_ONCE`` at most: a further call goes on.
+        """
         if self._pause is not None or self.returning:
             return
-        while self.consumers and (waiting := len(self.store)):
+        figures = self.figures
+        last = figures.delivered + DELIVERED_AT_ONCE
+        while self.consumers and (waiting := len(self.store)) and figures.delivered < last:
             if self.options.single_active_consumer:
                 takers = only(self.active) if self.active is not None else []
             else:

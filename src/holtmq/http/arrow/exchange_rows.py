@@ -36,10 +36,11 @@ async def publish(call: Call) -> object:
     name = call.path["exchange"]
     exchange = "" if name == DEFAULT_EXCHANGE else name
     vhost.exchange(exchange)  # raises 404 when there is none
+    speaks = await arrow()
     steps = Stepwise()
     rows: list[ExchangeRow] = []
     try:
-        for some in arrow().exchange_rows(call.body, call.query.text("routingKey"), call.query.text("ids")):
+        for some in speaks.exchange_rows(call.body, call.query.text("routingKey"), call.query.text("ids")):
             rows += some
             await steps.between()
     except Conflict as error:

@@ -42,7 +42,8 @@ async def stage(call: Call) -> object:
     defaults = {name: call.query.text(name) for name in ("queue", "partition")}
     ids = f"{writer}:{batch}:{task}.{attempt}:{part}"
     staged: list[StagedRow] = []
-    for some in arrow().staged_rows(call.body, defaults, ids):
+    speaks = await arrow()
+    for some in speaks.staged_rows(call.body, defaults, ids):
         staged += some
         if len(staged) > ROWS_MAX:
             raise Refusal(

@@ -4,11 +4,12 @@ Owns: one day of differences between readings of the counters, per queue. Must n
 to reset ``lag_max_us`` after reading it.
 """
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Final
 
 from holtmq.broker.partitioned.counters import QueueCounters, QueueCounts
+from holtmq.http.engine.stepwise import Stepwise
 
 MINUTE_US: Final = 60_000_000
 _KEPT_MINUTES: Final = 24 * 60
@@ -91,16 +92,31 @@ class History:
                 total.loop_lag_max = max(total.loop_lag_max, row.loop_lag_max)
         return total
 
-    def buckets(self, from_us: int, to_us: int, width: int) -> Iterator[tuple[int, dict[str, QueueCounts]]]:
-        """(start of the bucket in µs, queue -> its counts), oldest first, including empty buckets."""
+    def minute(self, at_us: int) -> dict[str, QueueCounts]:
+        """Queue -> its counts in one minute."""
+        return dict(self._minutes.get(at_us // MINUTE_US, {}))
+
+    def starts(self, from_us: int, to_us: int, width: int) -> range:
+        """Where the buckets of a span begin, in µs, oldest first."""
         first = from_us // MINUTE_US // width * width
         last = min(to_us, max(self._minutes, default=0) * MINUTE_US + MINUTE_US) // MINUTE_US
-        for start in range(first, max(last, first) + 1, width):
+        return range(first * MINUTE_US, (max(last, first) + 1) * MINUTE_US, width * MINUTE_US)
+
+    async def buckets(
+        self, from_us: int, to_us: int, width: int, stepwise: Stepwise
+    ) -> AsyncGenerator[tuple[int, dict[str, QueueCounts]], None]:
+        """(start of the bucket in µs, queue -> its counts), oldest first, including empty buckets.
+
+        In steps: a day of 100 queues has 144,000 rows.
+        """
+        for start in self.starts(from_us, to_us, width):
             rows: dict[str, QueueCounts] = {}
-            for minute in range(start, start + width):
-                for name, row in self._minutes.get(minute, {}).items():
+            for at in range(start, start + width * MINUTE_US, MINUTE_US):
+                for name, row in self.minute(at).items():
                     add(rows.setdefault(name, QueueCounts()), row)
-            yield start * MINUTE_US, rows
+                    if stepwise.is_due:
+                        await stepwise.rest()
+            yield start, rows
 
 
 def add(total: QueueCounts, more: QueueCounts) -> None:
@@ -109,10 +125,14 @@ def add(total: QueueCounts, more: QueueCounts) -> None:
     total.lag_max_us = max(total.lag_max_us, more.lag_max_us)
 
 
-def summed(rows: dict[str, QueueCounts], wanted: set[str] | None = None) -> QueueCounts:
+async def summed(
+    rows: dict[str, QueueCounts], stepwise: Stepwise, wanted: set[str] | None = None
+) -> QueueCounts:
     """The sum over several queues; all of them unless ``wanted`` is given."""
     total = QueueCounts()
     for name, row in rows.items():
         if wanted is None or name in wanted:
             add(total, row)
+            if stepwise.is_due:
+                await stepwise.rest()
     return total

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 # A body up to this size needs no reservation: the limit on connections bounds how many there are.
 _SMALL: Final = 65536
 _CHUNKED_STEP: Final = 1 << 20
+_UNPACKED_AT_ONCE: Final = 4_096  # bytes, which may become 4 MB
 # How long the rest of a refused body is read and discarded, so that the client can read the answer.
 LINGER_SECONDS: Final = 2.0
 
@@ -305,6 +306,22 @@ class HttpConnection(asyncio.Protocol):
 
     def _run(self, request: HttpRequest) -> None:
         request.is_running = True
+        if request.size > _UNPACKED_AT_ONCE and request.is_packed:
+            self.engine.run(self._unpack(request), "http-unpack")
+        else:
+            self._handle(request)
+
+    async def _unpack(self, request: HttpRequest) -> None:
+        """Decompress a body in a thread: a gzip body of 64 KB may hold 64 MB, which take 120 ms."""
+        try:
+            await asyncio.to_thread(request.unpack)
+        except Exception as error:
+            request.fail(error)
+            return
+        if not (request.disconnected or request.response_complete):
+            self._handle(request)
+
+    def _handle(self, request: HttpRequest) -> None:
         try:
             request.route.handle(request)
         except Exception as error:

@@ -85,6 +85,7 @@ class HttpRequest:
 
     __slots__ = (
         "_connection",
+        "_is_unpacked",
         "chunks",
         "complete",
         "disconnected",
@@ -121,6 +122,7 @@ class HttpRequest:
         self.query = query
         self.headers = headers
         self.chunks: list[bytes] = []
+        self._is_unpacked = False
         self.size = 0
         self.expected = 0  # body bytes that may arrive before limit and reservation are checked again
         self.keep_alive = True
@@ -157,9 +159,21 @@ class HttpRequest:
         """The body, decompressed as its header says."""
         return self._plain(b"".join(self.chunks))
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether the body is compressed, by its header and its first byte."""
+        chunks = self.chunks
+        return b"content-encoding" in self.headers and bool(chunks) and chunks[0][:1] not in _JSON_STARTS
+
+    def unpack(self) -> None:
+        """Decompress the body now, in any thread; raises as ``body`` does."""
+        self._plain(b"".join(self.chunks))
+
     def _plain(self, body: bytes) -> bytes:
-        body = plain_body(body, self.header(b"content-encoding"), self._connection.engine.max_body)
-        self.chunks = [body]
+        if not self._is_unpacked:
+            body = plain_body(body, self.header(b"content-encoding"), self._connection.engine.max_body)
+            self.chunks = [body]
+            self._is_unpacked = True
         return body
 
     def header(self, name: bytes) -> str | None:

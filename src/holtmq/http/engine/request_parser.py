@@ -19,7 +19,7 @@ from holtmq.http.engine.errors import Refusal
 # loop busy for minutes.
 HEAD_MAX: Final = 65536
 _HEADERS_MAX: Final = 1_000  # in one head
-_UNUSUAL: Final = MARKS | TELLING | {b"expect", b"upgrade"}
+_UNUSUAL: Final = MARKS | TELLING | {b"expect"}
 TWICE: Final = b"\0twice"  # key for the _SINGLE header that came twice; cannot be a header's name
 _SINGLE: Final = frozenset({b"host", b"authorization", b"content-length", b"origin", b"sec-fetch-site"})
 
@@ -35,6 +35,7 @@ class RequestParser:
         "_head_size",
         "_headers_left",
         "_now",
+        "_on_complete",
         "_on_head",
         "_parser",
         "_url",
@@ -42,7 +43,6 @@ class RequestParser:
         "headers",
         "is_unusual",
         "on_body",
-        "on_message_complete",
         "requests",
     )
 
@@ -54,7 +54,7 @@ class RequestParser:
     ) -> None:
         self._on_head = on_head
         self.on_body = on_body
-        self.on_message_complete = on_complete
+        self._on_complete = on_complete
         self._url = b""
         self.headers: dict[bytes, bytes] = {}
         self.is_unusual = False  # the last head has headers that most requests do not have
@@ -63,21 +63,22 @@ class RequestParser:
         self._head_size = 0
         self._headers_left = 0  # so many more are too many; 0: the head is complete, what comes are trailers
         self._now = 0.0
-        self._parser: Any = httptools.HttpRequestParser(self)
-        # A client may send more data after a request with "connection: close".
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._parser = self._new_parser()
 
     def feed(self, data: bytes | memoryview, now: float) -> None:
         """Parse bytes from the client; raises Refusal for what is not HTTP, or too long a head."""
         began, self._now = self.head_began, now
+        unread = 0
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # the client asked for another protocol: answer this request in HTTP/1.1, then close
+        except httptools.HttpParserUpgrade as upgrade:
+            unread = upgrade.args[0]
         except httptools.HttpParserError as error:
-            if self.head_began and not self._headers_left:
-                raise _too_large() from None
+            if isinstance(error.__context__, Refusal):  # raised by one of our methods
+                raise error.__context__ from None
             raise Refusal(400, f"Invalid HTTP request received: {error}") from None
+        if unread and self._wants_upgrade():
+            self.feed(self._head_without_upgrade() + data[unread:], now)
         if began and began == self.head_began:  # all of the data belongs to the same, still incomplete head
             self._head_size += len(data)
             if self._head_size > HEAD_MAX:
@@ -112,7 +113,7 @@ class RequestParser:
             return
         self._headers_left -= 1
         if not self._headers_left:
-            raise _too_large()  # httptools makes an error of its own of it
+            raise _too_large()
         name = name.lower()
         if name in _UNUSUAL:
             self.is_unusual = True
@@ -129,13 +130,57 @@ class RequestParser:
         self.head_began = 0.0
         self._headers_left = 0
         parser = self._parser
+        if self._wants_upgrade():
+            return
+        version = parser.get_http_version()
+        if version != "1.1" or b"transfer-encoding" in self.headers:
+            _check_framing(version, self.headers)
         path, query = self.target()
-        keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
-        self._on_head(parser.get_method(), path, query, self.headers, keep_alive)
+        method = parser.get_method()
+        keep_alive = parser.should_keep_alive() and version != "1.0" and method != b"CONNECT"
+        self._on_head(method, path, query, self.headers, keep_alive)
+
+    def on_message_complete(self) -> None:
+        """The request is complete."""
+        if not self._wants_upgrade():
+            self._on_complete()
+
+    def _new_parser(self) -> Any:
+        parser = httptools.HttpRequestParser(self)
+        # A client may send more data after a request with "connection: close".
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
+
+    def _wants_upgrade(self) -> bool:
+        """Whether the head asks for another protocol, which a server may ignore (RFC 9110, 7.8)."""
+        return bool(self._parser.should_upgrade()) and self._parser.get_method() != b"CONNECT"
+
+    def _head_without_upgrade(self) -> bytes:
+        """The head once more, for a new parser: httptools does not read the body of a request that asks for
+        another protocol, as Java's HttpClient does with its first on each connection.
+        """
+        old, headers = self._parser, self.headers
+        self._parser = self._new_parser()
+        names = [name for name in headers if name not in (b"upgrade", TWICE)]
+        names += [headers[TWICE]] if TWICE in headers else []
+        start = b"%s %s HTTP/%s" % (old.get_method(), self._url, old.get_http_version().encode())
+        return b"\r\n".join([start, *(name + b": " + headers[name] for name in names), b"", b""])
 
 
 def _too_large() -> Refusal:
     return Refusal(431, "The request line and headers are too long", "head_too_large")
+
+
+def _check_framing(version: str, headers: dict[bytes, bytes]) -> None:
+    """Refuse a request that another server may end elsewhere, and so take its body for further requests."""
+    if version not in ("1.0", "1.1"):
+        raise Refusal(505, f"HTTP/{version} is not supported; use HTTP/1.1", "http_version_not_supported")
+    coding = headers.get(b"transfer-encoding")
+    if coding is not None and version == "1.0":
+        raise Refusal(400, "HTTP/1.0 has no transfer-encoding")
+    if coding is not None and coding.lower() != b"chunked":  # httptools looks at the end alone
+        text = f"The transfer-encoding {coding[:64].decode('latin-1')!r} is not supported; only chunked is"
+        raise Refusal(501, text, "not_implemented")
 
 
 def _absolute(url: bytes) -> tuple[bytes, bytes]:

@@ -38,8 +38,6 @@ class Sender:
         if not MARKS.isdisjoint(headers):
             is_public = request.route.right.is_public
             request.origin = self._engine.cross_site.check(headers, is_public=is_public)
-        if b"upgrade" in headers:
-            request.keep_alive = False
         request.expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
 
     def at_once(self, request: HttpRequest, peer: Peer) -> Identity | None:

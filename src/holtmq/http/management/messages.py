@@ -162,23 +162,23 @@ async def get(call: Call) -> object:
         raise Refusal(400, f"count is from 1 to {_MOST_MESSAGES}")
     if given.truncate is not None and given.truncate < 0:
         raise Refusal(400, "truncate is the number of bytes to show")
-    rows: list[dict[str, object]] = []
+    found: list[tuple[Message, bool, int]] = []
     ledger, holder, size = Ledger(), Holder(), 0
     flow = call.broker.flow
     try:
-        while len(rows) < given.count and size < _MOST_BYTES:
+        while len(found) < given.count and size < _MOST_BYTES:
             try:
                 message = call.broker.get(queue)
             except StillExpiring:
-                if rows:
+                if found:
                     break  # no other task may run while they are leased here
                 await asyncio.sleep(0)
                 continue
             if message is None:
                 break
             ledger.grant(queue, message, holder)
-            size += len(message.body)
-            rows.append(message_row(queue, message, given.encoding, given.truncate))
+            size += len(message.body) + len(message.header)
+            found.append((message, queue.is_redelivered(message), len(queue)))
     except BaseException:
         flow.release(ledger.end_all())  # no other code knows these leases
         raise
@@ -190,16 +190,22 @@ async def get(call: Call) -> object:
             flow.reject(leases)
         case AckMode.ACK_REQUEUE | AckMode.REJECT_REQUEUE:
             flow.release(leases)
+    rows, stepwise = [], Stepwise()
+    for message, is_redelivered, left in found:
+        rows.append(_row(message, is_redelivered, left, given.encoding, given.truncate))
+        await stepwise.between()
     return rows
 
 
-def message_row(
-    queue: Queue | None,
-    message: Message,
-    wanted: GetEncoding = GetEncoding.AUTO,
-    truncate: int | None = None,
-) -> dict[str, object]:
+def message_row(queue: Queue | None, message: Message, truncate: int | None = None) -> dict[str, object]:
     """A message as JSON. ``queue`` None: it is in none yet. ``truncate``: show at most so many bytes."""
+    is_redelivered = queue is not None and queue.is_redelivered(message)
+    return _row(message, is_redelivered, 0 if queue is None else len(queue), GetEncoding.AUTO, truncate)
+
+
+def _row(
+    message: Message, is_redelivered: bool, left: int, wanted: GetEncoding, truncate: int | None
+) -> dict[str, object]:
     shown = message.body if truncate is None else message.body[:truncate]
     payload, encoding = base64.b64encode(shown).decode(), Encoding.BASE64
     if wanted is GetEncoding.AUTO:
@@ -207,10 +213,10 @@ def message_row(
             payload, encoding = shown.decode(), Encoding.STRING
     return {
         "payload_bytes": len(message.body),
-        "redelivered": queue is not None and queue.is_redelivered(message),
+        "redelivered": is_redelivered,
         "exchange": message.exchange,
         "routing_key": message.routing_key,
-        "message_count": 0 if queue is None else len(queue),
+        "message_count": left,
         "properties": properties_row(message),
         "payload": payload,
         "payload_encoding": encoding.value,

@@ -23,7 +23,7 @@ _HOST: Final = socket.gethostname()
 async def system_metrics(call: Call) -> object:
     from_us, to_us, width = span_of(call)
     points = []
-    for start, _ in call.context.history.buckets(from_us, to_us, width):
+    for start in call.context.history.starts(from_us, to_us, width):
         machine = call.context.history.machine_between(start, width)
         if machine.samples:
             metrics = {
@@ -50,13 +50,15 @@ async def worker_metrics(call: Call) -> object:
     from_us, to_us, width = span_of(call)
     line: list[dict[str, object]] = []
     queues: dict[str, QueueCounts] = {}
-    for start, rows in call.context.history.buckets(from_us, to_us, width):
-        row = summed(rows)
+    stepwise = Stepwise()
+    async for start, rows in call.context.history.buckets(from_us, to_us, width, stepwise):
+        row = await summed(rows, stepwise)
         line.append({"timestamp": iso_ms(start), **_counts(row, width * 60)})
         for name, more in rows.items():
-            queues[name] = summed({"so far": queues.get(name, QueueCounts()), "this": more})
-    total = summed(queues)
-    counts = await counts_of(Stepwise(), list(call.service.store.queues.values()), now)
+            add(queues.setdefault(name, QueueCounts()), more)
+            await stepwise.between()
+    total = await summed(queues, stepwise)
+    counts = await counts_of(stepwise, list(call.service.store.queues.values()), now)
     return {
         "timeRange": time_range(from_us, to_us),
         "bucketMinutes": width,
@@ -112,12 +114,14 @@ def _lag(row: QueueCounts) -> dict[str, object]:
 async def queue_lag(call: Call) -> object:
     only = call.query.optional("queue")
     from_us, to_us, width = span_of(call)
-    return [
-        {"queueName": name, **_lag(row), "bucketTime": iso_ms(start)}
-        for start, rows in call.context.history.buckets(from_us, to_us, width)
-        for name, row in rows.items()
-        if row.pop_requests and only in (None, name)
-    ]
+    stepwise = Stepwise()
+    found: list[dict[str, object]] = []
+    async for start, rows in call.context.history.buckets(from_us, to_us, width, stepwise):
+        for name, row in rows.items():
+            if row.pop_requests and only in (None, name):
+                found.append({"queueName": name, **_lag(row), "bucketTime": iso_ms(start)})
+            await stepwise.between()
+    return found
 
 
 async def queue_ops(call: Call) -> object:
@@ -125,8 +129,10 @@ async def queue_ops(call: Call) -> object:
     from_us, to_us, width = span_of(call)
     series: list[dict[str, object]] = []
     names: set[str] = set()
-    for start, rows in call.context.history.buckets(from_us, to_us, width):
+    stepwise = Stepwise()
+    async for start, rows in call.context.history.buckets(from_us, to_us, width, stepwise):
         for name, row in rows.items():
+            await stepwise.between()
             if only not in (None, name):
                 continue
             names.add(name)
@@ -173,8 +179,9 @@ async def retention(call: Call) -> object:
     from_us, to_us, width = span_of(call)
     series: list[dict[str, object]] = []
     total = QueueCounts()
-    for start, rows in call.context.history.buckets(from_us, to_us, width):
-        row = summed(rows)
+    stepwise = Stepwise()
+    async for start, rows in call.context.history.buckets(from_us, to_us, width, stepwise):
+        row = await summed(rows, stepwise)
         series.append({"bucket": iso_ms(start), **_aged(row)})
         add(total, row)
     head = {"timeRange": time_range(from_us, to_us), "bucketMinutes": width}

@@ -14,7 +14,7 @@ from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import count_queue
 from holtmq.http.engine.endpoints import LOOK, LOOK_AT_QUEUE, MONITOR, Call, Endpoint
-from holtmq.http.engine.history import MINUTE_US, bucket_minutes, summed
+from holtmq.http.engine.history import MINUTE_US, add, bucket_minutes, summed
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms
 from holtmq.http.operator.resources import (
@@ -63,10 +63,10 @@ async def status(call: Call) -> object:
     from_us, to_us, width = span_of(call)
     line: list[dict[str, object]] = []
     total = QueueCounts()
-    for start, rows in call.context.history.buckets(from_us, to_us, width):
-        row = summed(rows, None if everything else names)
+    async for start, rows in call.context.history.buckets(from_us, to_us, width, stepwise):
+        row = await summed(rows, stepwise, None if everything else names)
         line.append(_point(call, start, width, row))
-        total = summed({"so far": total, "this": row})
+        add(total, row)
     counts = await counts_of(stepwise, queues, now)
     return {
         "timeRange": time_range(from_us, to_us),
@@ -214,9 +214,10 @@ async def analytics(call: Call) -> object:
     interval = call.query.text("interval", "hour")
     width = _INTERVALS.get(interval, 60)
     from_us, to_us, _ = span_of(call, 24 * _HOUR_US)
+    stepwise = Stepwise()
     points = [
-        {"timestamp": iso_ms(start), "messages": summed(rows).push_messages}
-        for start, rows in call.context.history.buckets(from_us, to_us, width)
+        {"timestamp": iso_ms(start), "messages": (await summed(rows, stepwise)).push_messages}
+        async for start, rows in call.context.history.buckets(from_us, to_us, width, stepwise)
     ]
     return {"dataPoints": points, "interval": interval, **time_range(from_us, to_us)}
 
