@@ -127,6 +127,20 @@ def dead_letter(site: Site, count: int) -> Callable[[], object]:
     return nack
 
 
+def commit_dead_letters(site: Site, count: int) -> Callable[[], object]:
+    _fill(site, count, LETTERS)
+    site.channel.tx_select()
+    bulk.take(site, count)
+    site.channel.basic_nack(0, multiple=True, requeue=False)
+    return lambda: site.channel.tx_commit()
+
+
+def commit_headers(site: Site, count: int) -> Callable[[], object]:
+    site.channel.tx_select()
+    publish_headers(site, count)()
+    return lambda: site.channel.tx_commit()
+
+
 def deliver_again(site: Site, count: int) -> Callable[[], object]:
     """A quorum queue counts deliveries in a header."""
     _fill(site, count, {"x-queue-type": "quorum"})
@@ -150,15 +164,17 @@ def show(site: Site, count: int) -> Callable[[], object]:
 REQUESTS: dict[str, tuple[int, Prepare]] = {
     "get messages over the management API": (10_000, get_messages),
     "get messages with very many headers over the management API": (300, show),
-    "push 50 MiB, in messages of 10 KiB": (50, push(10 << 10)),
-    "push 50 MiB, in one message": (50, push(50 * _MIB)),
-    "push 50 MiB of other letters": (50, push(10 << 10, "ü")),
-    "push 50 MiB, compressed": (50, push(10 << 10, is_packed=True)),
+    "push 16 MiB, in messages of 10 KiB": (15, push(10 << 10)),
+    "push 16 MiB, in one message": (15, push(15 * _MIB)),
+    "push 16 MiB of other letters": (15, push(10 << 10, "ü")),
+    "push 16 MiB, compressed": (15, push(10 << 10, is_packed=True)),
     "load 50 MiB of definitions": (50, load_definitions),
-    "publish a message of 100 MiB": (100, publish_message),
-    "get a message of 100 MiB": (100, get_message),
+    "publish a message of 16 MiB": (16, publish_message),
+    "get a message of 16 MiB": (16, get_message),
     "publish with very many copies": (9_000, copies),
     "publish messages with very many headers": (200, publish_headers),
     "dead-letter messages with very many headers": (300, dead_letter),
+    "tx.commit of dead letters with very many headers": (100, commit_dead_letters),
+    "tx.commit of messages with very many headers": (200, commit_headers),
     "deliver messages with very many headers again, quorum": (300, deliver_again),
 }

@@ -58,7 +58,7 @@ class Settings:
     channel_max: int = 2047
     frame_max: int = 131_072
     heartbeat: int = 60
-    max_message_bytes: int = 128 * 1024 * 1024
+    max_message_bytes: int = 16 * 1024 * 1024
     channel_flow: bool = True
     consumer_timeout_ms: int = 1_800_000  # 0: no timeout
     interceptors: Interceptors = NO_INTERCEPTORS

@@ -18,10 +18,11 @@ from holtmq.broker.prepared_settlements import LATE, LETTER, Ending, PreparedSet
 from holtmq.broker.publish.placings import Placing
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Publish, Unpreparable
 from holtmq.broker.publish.publish_properties import PublishProperties
-from holtmq.broker.publish.routes import SPECIAL, Route
+from holtmq.broker.publish.routes import DECODED, SPECIAL, Route
 from holtmq.broker.publish.taken_room import TakenRoom
 from holtmq.broker.streams.claims import Claim, by_claim
 from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.work.dead_letter import letter_work
 from holtmq.broker.work.leases import Lease, Ledger
 from holtmq.broker.work.outcasts import Outcasts
 from holtmq.broker.work.retaken import Retaken
@@ -63,6 +64,7 @@ class Transaction:
         "_flow",
         "_late",
         "_ledger",
+        "_letter_work",
         "_letters",
         "_messages",
         "_publishes",
@@ -88,6 +90,7 @@ class Transaction:
         self._rewritten = 0  # of messages that may be dead-lettered
         self._acks = 0
         self._refused: Counter[Queue] = Counter()  # settlements other than acks, by queue
+        self._letter_work: Counter[Queue] = Counter()  # of these, should they be dead-lettered
         self._claims: set[Claim] = set()  # of consumer groups
         self._letters = 0  # likewise, of rejected messages
         self._late = 0  # settlements of deliveries that were taken back
@@ -101,6 +104,8 @@ class Transaction:
         self._check(self._bytes)
         self._publishes.append((route, properties, header, body, mandatory))
         self._work += route.work + SPECIAL * len(properties.extra_keys)
+        if not route.simple:
+            self._work += len(header) // DECODED
 
     def settle(self, how: Settle, leases: list[Lease]) -> None:
         """Add a settlement. The leases end at commit; until then the client cannot settle them again."""
@@ -113,6 +118,8 @@ class Transaction:
             self._acks += len(leases)
         else:  # a message that is not acked may be dead-lettered, which writes it again
             self._refused.update(map(_queue, leases))
+            for lease in leases:
+                self._letter_work[lease.queue] += letter_work(lease.message.header)
             self._rewritten += sum([len(lease.message.header) + len(lease.message.body) for lease in leases])
             self._check(self._bytes)
 
@@ -202,7 +209,9 @@ class Transaction:
             self._acks * _SETTLED
             + self._late * LATE
             + sum(
-                count * (_SETTLED if queue.options.dead_letter_exchange is None else LETTER)
+                count * _SETTLED
+                if queue.options.dead_letter_exchange is None
+                else self._letter_work[queue] * LETTER
                 for queue, count in self._refused.items()
             )
         )
@@ -313,7 +322,7 @@ class Transaction:
     def _start_anew(self) -> None:
         self._publishes, self._settlements = [], []
         self._bytes = self._rewritten = self._work = 0
-        self._refused = Counter()
+        self._refused, self._letter_work = Counter(), Counter()
         self._claims = set()
         self._acks = self._late = self._letters = 0
         self._retaken.keep()

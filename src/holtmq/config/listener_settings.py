@@ -74,9 +74,15 @@ class Amqp(Tls, frozen=True, kw_only=True):
     handshake_timeout: Annotated[
         float, About("Time a client has to open its connection.", values.SECONDS, 0.1, 3600)
     ] = 10.0
-    max_message_bytes: Annotated[int, About("Largest message body accepted.", values.SIZE, 1, 512 * MIB)] = (
-        128 * MIB
-    )
+    max_message_bytes: Annotated[
+        int,
+        About(
+            "Largest message body accepted. Other clients wait while it is handled: 1.5 ms for each MiB.",
+            values.SIZE,
+            1,
+            512 * MIB,
+        ),
+    ] = 16 * MIB
 
 
 class Interceptors(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,9 +137,24 @@ class Http(Tls, frozen=True, kw_only=True):
             MIB,
         ),
     ] = 256 * MIB
-    max_body_bytes: Annotated[int, About("Largest request body accepted.", values.SIZE, KIB, 2048 * MIB)] = (
-        64 * MIB
-    )
+    max_body_bytes: Annotated[
+        int,
+        About(
+            "Largest request body accepted. Other clients wait while it is handled: 2 to 3 ms for each MiB.",
+            values.SIZE,
+            KIB,
+            2048 * MIB,
+        ),
+    ] = 16 * MIB
+    max_long_body_bytes: Annotated[
+        int,
+        About(
+            "Largest body of definitions and of rows (Arrow), which are handled in steps.",
+            values.SIZE,
+            KIB,
+            2048 * MIB,
+        ),
+    ] = 64 * MIB
     max_batch: Annotated[int, About("Most messages in one push, pop or ack.", values.INT, 1)] = 10_000
     max_wait_ms: Annotated[
         int, About("Longest time a waiting pop is held open.", values.MILLISECONDS, 0, 3_600_000)

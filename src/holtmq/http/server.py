@@ -45,6 +45,7 @@ class HttpServer:
             context.authenticator,
             CrossSite(http.cors_origins, (*http.names, *http.host)),
             max_body=http.max_body_bytes,
+            max_long_body=http.max_long_body_bytes,
             most_connections=max_connections,
             memory_bytes=http.body_memory_bytes,
         )

@@ -45,6 +45,7 @@ class StandbyServer:
             _authenticator_without_users(),
             CrossSite((), ()),
             max_body=0,
+            max_long_body=0,
             most_connections=_MOST_CONNECTIONS,
             memory_bytes=_MEMORY_BYTES,
         )

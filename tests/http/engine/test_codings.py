@@ -28,7 +28,8 @@ def at_once(request: pytest.FixtureRequest) -> int:
 def broker(monkeypatch: pytest.MonkeyPatch, at_once: int) -> Iterator[TestBroker]:
     monkeypatch.setattr(protocol, "_UNPACKED_AT_ONCE", at_once)
     config = Config(
-        http=Http(max_body_bytes=2048), limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0)
+        http=Http(max_body_bytes=2048, max_long_body_bytes=2048),
+        limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0),
     )
     with TestBroker(config=config) as one:
         yield one

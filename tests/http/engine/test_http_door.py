@@ -32,7 +32,13 @@ OPS = "https://ops.example:8443"
 
 @pytest.fixture
 def broker() -> Iterator[TestBroker]:
-    http = Http(cors_origins=(OPS,), names=("mq.example",), body_memory_bytes=1 << 20, max_body_bytes=1 << 20)
+    http = Http(
+        cors_origins=(OPS,),
+        names=("mq.example",),
+        body_memory_bytes=1 << 20,
+        max_body_bytes=1 << 20,
+        max_long_body_bytes=1 << 20,
+    )
     with TestBroker(config=Config(limits=LIMITS, http=http)) as one:
         yield one
 

@@ -1,6 +1,7 @@
 """HTTP itself: framing, pipelining, limits, CORS, tokens, the goodbye."""
 
 import asyncio
+import gzip
 import re
 import socket
 import time
@@ -236,6 +237,35 @@ def test_a_body_over_the_limit_is_refused_on_hot_and_cold_routes() -> None:
 
         assert statuses(hot) == statuses(cold) == statuses(streamed) == [413]
         assert b"payload_too_large" in hot
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("method", "path"), [(b"POST", b"/api/definitions"), (b"PUT", b"/api/v1/staging/w/b/0/0")]
+)
+def test_what_goes_in_steps_may_have_a_longer_body(method: bytes, path: bytes, packed: bool) -> None:
+    http = Http(max_body_bytes=2048, max_long_body_bytes=8192)
+    config = Config(limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0), http=http)
+
+    def status(port: int, size: int) -> int:
+        body, head = b"[" + b" " * size, b"content-type: application/json"
+        if packed:
+            body, head = gzip.compress(body), head + b"\r\ncontent-encoding: gzip"
+        (found,) = statuses(raw_exchange(port, request(method, path, body, head)))
+        return found
+
+    with TestBroker(config=config) as broker:
+        assert status(broker.http_port, 4096) == 400  # it is read
+        assert status(broker.http_port, 10_000) == 413
+
+
+def test_a_limit_above_that_of_longer_bodies_holds_for_these_too() -> None:
+    http = Http(max_body_bytes=8192, max_long_body_bytes=2048)
+    config = Config(limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0), http=http)
+    with TestBroker(config=config) as broker:
+        asked = request(b"PUT", b"/api/v1/staging/w/b/0/0", b"[" * 4096)
+
+        assert statuses(raw_exchange(broker.http_port, asked)) == [400]
 
 
 def test_waiting_pops_are_answered_when_the_node_stops() -> None:

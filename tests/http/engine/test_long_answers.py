@@ -26,7 +26,7 @@ HEAD = b" HTTP/1.1\r\nhost: localhost\r\n\r\n"
 @pytest.fixture(scope="module")
 def broker() -> Iterator[TestBroker]:
     limits = Limits(memory_high_watermark=1.0, disk_free_min_bytes=0)
-    http = Http(body_memory_bytes=1 << 20, max_body_bytes=1 << 20)
+    http = Http(body_memory_bytes=1 << 20, max_body_bytes=1 << 20, max_long_body_bytes=1 << 20)
     with TestBroker(config=Config(limits=limits, http=http)) as one:
 
         def bind(node: Node) -> None:

@@ -25,7 +25,7 @@ def config() -> Config:
     """Nothing waits long, nothing takes much."""
     return Config(
         limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0),
-        http=Http(max_wait_ms=20, max_body_bytes=1 << 20),
+        http=Http(max_wait_ms=20, max_body_bytes=1 << 20, max_long_body_bytes=1 << 20),
     )
 
 

@@ -22,7 +22,7 @@ from holtmq.broker.publish.lane import Lane
 from holtmq.broker.publish.placings import Placing
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.record_batch import Accepted, Where
-from holtmq.broker.publish.routes import LOOKED_AT, SPECIAL, Route
+from holtmq.broker.publish.routes import DECODED, LOOKED_AT, SPECIAL, Route
 from holtmq.broker.publish.taken_room import TakenRoom
 from holtmq.broker.publish.wide_publishes import QueuesInParts
 from holtmq.broker.records.changes import Kind
@@ -109,6 +109,7 @@ class PreparedPublishes:
                 is_routed = self._add(route, route, properties, header, body)
             else:
                 is_routed = yield from self._add_special(route, publish)
+                yield from repeat(None, len(header) // DECODED)
             if not is_routed:
                 if mandatory:
                     self.unrouted.append((given, header, body))

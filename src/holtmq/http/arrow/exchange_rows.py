@@ -109,6 +109,7 @@ ENDPOINTS: Final = (
         "Publish rows (Arrow IPC) through an exchange of the default vhost",
         publish,
         query=("routingKey", "ids"),
+        in_steps=True,
         statuses=(200, 400, 404, 413, 429, 501, 503),
     ),
 )

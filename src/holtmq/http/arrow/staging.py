@@ -144,6 +144,7 @@ ENDPOINTS: Final = (
         "Stage rows of a batch (Arrow IPC); the same part again replaces it",
         stage,
         query=("part", "queue", "partition"),
+        in_steps=True,
         statuses=(200, 400, 409, 413, 429, 501),
     ),
     Endpoint(

@@ -34,7 +34,9 @@ class Application:
                 self._router.add(endpoint.method, endpoint.path, None)
                 continue
             run = self._bound(endpoint, endpoint.handler)
-            route = HttpRoute(run, endpoint.right, endpoint.max_body, conventions.error_form)
+            route = HttpRoute(
+                run, endpoint.right, endpoint.max_body, conventions.error_form, in_steps=endpoint.in_steps
+            )
             self._router.add(endpoint.method, endpoint.path, route)
             if endpoint.method == "GET":
                 self._router.add("HEAD", endpoint.path, route)

@@ -164,6 +164,7 @@ class Endpoint:
     body: type | None = None
     statuses: tuple[int, ...] = field(default=(200,))
     body_limit: int | None = None  # bytes; None: the node's limit
+    in_steps: bool = False  # a long body does not hold up other clients: it may have ``max_long_body_bytes``
     is_paged: bool = False  # a list of the management API that supports paging
 
     @property

@@ -16,7 +16,7 @@ from holtmq.http.engine.authentication import RequestAuthenticator
 from holtmq.http.engine.body_room import BodyRoom
 from holtmq.http.engine.cross_site import CrossSite
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.engine.request import FindRoute
+from holtmq.http.engine.request import FindRoute, HttpRoute
 
 if TYPE_CHECKING:
     from holtmq.http.engine.protocol import HttpConnection
@@ -48,6 +48,7 @@ class Engine:
         cross_site: CrossSite,
         *,
         max_body: int,
+        max_long_body: int,
         most_connections: int,
         memory_bytes: int,
         patience: Patience | None = None,
@@ -55,16 +56,23 @@ class Engine:
         self.find_route = find_route
         self.authenticator = authenticator
         self.cross_site = cross_site
-        self.max_body = max_body
+        self._max_body = max_body
+        self._max_long_body = max(max_body, max_long_body)
         self.most_connections = most_connections
         self.patience = patience or Patience()
-        self.room = BodyRoom(max(memory_bytes, max_body))
+        self.room = BodyRoom(max(memory_bytes, self._max_long_body))
         self.connections: set[HttpConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.slow: dict[HttpConnection, tuple[float, int]] = {}  # (since when, how many bytes are unsent)
         self.is_congested = False  # too many bytes are unsent: new requests are refused
         self.refusal: Refusal | None = None  # why only public routes are served now
         self._unsent_max = memory_bytes
+
+    def limit(self, route: HttpRoute) -> int:
+        """How many bytes a request's body may have."""
+        if route.max_body is not None:
+            return route.max_body
+        return self._max_long_body if route.in_steps else self._max_body
 
     def run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run a request as a task of its own."""

@@ -242,12 +242,10 @@ class HttpConnection(asyncio.Protocol):
         request.fail(error)
 
     def _take_body(self, request: HttpRequest) -> None:
-        limit = request.route.max_body
+        limit = self.engine.limit(request.route)
         if limit == 0:  # the body is discarded: the answer does not need it
             self._start(request)
             return
-        if limit is None:
-            limit = self.engine.max_body
         length = request.headers.get(b"content-length")
         request.expected = min(limit, _SMALL)
         if length is not None:
@@ -281,8 +279,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _grow(self, request: HttpRequest) -> None:
         """Reserve more for a chunked body, whose size is not known in advance."""
-        limit = request.route.max_body
-        limit = self.engine.max_body if limit is None else limit
+        limit = self.engine.limit(request.route)
         if request.size > limit:
             self._refuse_size(request, limit)
             return

@@ -61,7 +61,7 @@ def plain_error(error: Exception) -> tuple[int, bytes, Mapping[str, str]]:
 class HttpRoute:
     """What a request needs, and what runs when it is complete."""
 
-    __slots__ = ("error_form", "handle", "max_body", "right")
+    __slots__ = ("error_form", "handle", "in_steps", "max_body", "right")
 
     def __init__(
         self,
@@ -69,11 +69,14 @@ class HttpRoute:
         right: Right,
         max_body: int | None = None,
         error_form: ErrorForm = plain_error,
+        *,
+        in_steps: bool = False,
     ) -> None:
         self.handle = handle
         self.right = right
         self.max_body = max_body  # bytes; None: the node's limit; 0: the body is discarded
         self.error_form = error_form
+        self.in_steps = in_steps  # a long body does not hold up other clients
 
 
 Found = tuple[HttpRoute, dict[str, str]]  # with the names in the path
@@ -171,7 +174,9 @@ class HttpRequest:
 
     def _plain(self, body: bytes) -> bytes:
         if not self._is_unpacked:
-            body = plain_body(body, self.header(b"content-encoding"), self._connection.engine.max_body)
+            body = plain_body(
+                body, self.header(b"content-encoding"), self._connection.engine.limit(self.route)
+            )
             self.chunks = [body]
             self._is_unpacked = True
         return body

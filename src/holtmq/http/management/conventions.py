@@ -23,10 +23,16 @@ _CHALLENGE: Final = {"www-authenticate": 'Basic realm="HoltMQ Management"'}
 
 
 def endpoint(
-    method: str, path: str, handler: Handler, right: Right = ADMINISTER, *, is_paged: bool = False
+    method: str,
+    path: str,
+    handler: Handler,
+    right: Right = ADMINISTER,
+    *,
+    is_paged: bool = False,
+    in_steps: bool = False,
 ) -> Endpoint:
     """A row of this API's table. ``is_paged``: it lists, and supports paging."""
-    return Endpoint(method, path, right, handler=handler, is_paged=is_paged)
+    return Endpoint(method, path, right, handler=handler, is_paged=is_paged, in_steps=in_steps)
 
 
 @contextmanager

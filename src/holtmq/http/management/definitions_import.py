@@ -102,7 +102,7 @@ _ENDED_EARLY: Final = (
 )
 
 ENDPOINTS: Final = (
-    endpoint("POST", "/api/definitions", load),
-    endpoint("POST", "/api/all-configuration", load),
-    endpoint("POST", "/api/definitions/{vhost}", load_vhost),
+    endpoint("POST", "/api/definitions", load, in_steps=True),
+    endpoint("POST", "/api/all-configuration", load, in_steps=True),
+    endpoint("POST", "/api/definitions/{vhost}", load_vhost, in_steps=True),
 )
