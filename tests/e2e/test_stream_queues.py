@@ -161,6 +161,32 @@ def test_a_message_a_group_member_rejects_is_not_handed_out_again(stream_broker:
     connection.close()
 
 
+def test_a_member_of_a_group_that_acknowledges_ten_at_a_time_gets_ten(stream_broker: TestBroker) -> None:
+    """Messages come one by one, all in one partition."""
+    connection, channel = bound_stream(stream_broker)
+    member = connection.channel()
+    member.basic_qos(prefetch_count=25)
+    got: list[bytes] = []
+    unsettled: list[int] = []
+
+    def on_message(_: object, method: object, __: object, body: bytes) -> None:
+        got.append(body)
+        unsettled.append(method.delivery_tag)  # type: ignore[attr-defined]
+        if len(unsettled) == 10:
+            member.basic_ack(unsettled[-1], multiple=True)
+            unsettled.clear()
+
+    member.basic_consume("s", on_message, arguments={"x-consumer-group": "g", "x-stream-offset": "first"})
+    until = time.monotonic() + DEADLINE
+    for number in range(40):
+        channel.basic_publish("events", "k", b"%d" % number)
+        while len(got) <= number and time.monotonic() < until:
+            connection.process_data_events(0.01)
+    connection.close()
+
+    assert got == [b"%d" % number for number in range(40)]
+
+
 def test_two_members_of_a_group_never_hold_the_same_message(stream_broker: TestBroker) -> None:
     connection, channel = bound_stream(stream_broker)
     for n in range(20):
