@@ -185,9 +185,13 @@ def test_numbers_and_line_ends_that_a_browser_would_change_are_shown_and_sent_ag
     push = f'{{"items":[{{"queue":"exact-log","payload":{payload}}}]}}'
     http.post("/api/v1/push", content=push, headers={"content-type": "application/json"}).raise_for_status()
 
-    for queue, first in (("exact", '"id": 1234567890123456789'), ("exact-log", '"id": 9007199254740993')):
+    for queue, count, first in (
+        ("exact", 2, '"id": 1234567890123456789'),
+        ("exact-log", 1, '"id": 9007199254740993'),
+    ):
         page.goto(f"{broker.http_url}/#/messages?queue={queue}")
         page.get_by_role("button", name="Search").click()
+        expect(page.locator("details.message")).to_have_count(count)
         for result in page.locator("details.message").all():
             result.locator("summary").first.click()
             result.get_by_text("Edit and send again").click()
@@ -197,7 +201,6 @@ def test_numbers_and_line_ends_that_a_browser_would_change_are_shown_and_sent_ag
         shown = page.locator("details.message").first
         expect(shown.locator(".body pre")).to_contain_text(first)
         expect(shown.locator(".body pre")).to_contain_text('"price": 1.50')
-    expect(page.locator("details.message")).to_have_count(1)
 
     sent = [channel.basic_get("exact", auto_ack=True) for _ in range(4)]
     assert [text.decode() for _, _, text in sent] == [body, "a;b\r\n1;2\r\n"] * 2
