@@ -369,6 +369,7 @@ class Node:
         await self._password_upgrades.stop()
         self.broker.complete()
         self.partitioned.record_deliveries()
+        self.checkpoints.complete()
         if self._has_folder:
             address_file.remove(self.config.data.dir)
         await asyncio.to_thread(self.journal.close)

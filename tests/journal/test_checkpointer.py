@@ -38,7 +38,8 @@ def test_a_close_waits_for_the_step_that_the_loop_is_about_to_start(tmp_path: Pa
         checkpointer.stop()
         done_at_the_end.append(len(done))
 
-    assert checkpointer.begin(0, 1, [0], [], [], written)
+    checkpointer.reserve(0, 1, [0])
+    checkpointer.begin([], [], written)
     assert handling.wait(PATIENCE)
     closer = threading.Thread(target=close, name="close")
     closer.start()
@@ -68,7 +69,8 @@ def test_whoever_starts_a_checkpoint_goes_on_before_it_begins(
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1.0)
     try:
-        assert checkpointer.begin(0, 1, [0], records(), [], written.set)
+        checkpointer.reserve(0, 1, [0])
+        checkpointer.begin(records(), [], written.set)
         goes_on.set()
         assert written.wait(PATIENCE)
     finally:

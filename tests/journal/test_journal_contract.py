@@ -415,6 +415,48 @@ def test_a_checkpoint_completes_with_the_commit_it_waited_for(bench: Bench) -> N
     assert [payload for _, _, payload in recovery.records] == [b"after"]
 
 
+def test_a_checkpoint_is_that_of_the_position_where_it_began(bench: Bench) -> None:
+    journal = bench.journal
+    before = journal.append(30, b"in the state")
+    position = journal.begin_checkpoint()
+    after = journal.append(30, b"behind it")
+
+    assert journal.is_checkpointing
+    assert journal.begin_checkpoint() is None
+    assert not journal.checkpoint([], [])
+    assert journal.checkpoint([(40, b"state")], [array("Q", [before])], position)
+
+    recovery = bench.reopen()
+    assert list(recovery.checkpoint) == [(40, b"state")]
+    assert list(recovery.records) == [(after, 30, b"behind it")]
+    assert bench.journal.read(before) == (30, b"in the state")
+
+
+def test_a_position_behind_the_beginning_of_a_checkpoint_is_refused(bench: Bench) -> None:
+    journal = bench.journal
+    journal.append(30, b"in the state")
+    position = journal.begin_checkpoint()
+    after = journal.append(30, b"behind it")
+
+    journal.checkpoint([(40, b"state")], [array("Q", [after])], position)
+    journal.flush()
+
+    assert journal.stats().checkpoint_failures == 1
+    assert not journal.is_checkpointing
+
+
+def test_after_a_checkpoint_that_was_given_up_comes_the_next_one(bench: Bench) -> None:
+    journal = bench.journal
+    journal.append(30, b"in the state")
+    assert journal.begin_checkpoint() is not None
+    journal.give_up_checkpoint()
+
+    assert not journal.is_checkpointing
+    assert journal.checkpoint([(40, b"state")], [])
+
+    assert list(bench.reopen().checkpoint) == [(40, b"state")]
+
+
 def test_checkpoints_in_a_row_give_space_back(bench: Bench) -> None:
     journal = bench.journal
     sizes = []

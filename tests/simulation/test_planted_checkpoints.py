@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 
 from holtmq.broker.message import Message
+from holtmq.broker.partitioned.log.captured_queues import CapturedQueues
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.records import checkpoint, queue_contents
 from holtmq.broker.records.checkpoint import snapshot
@@ -114,6 +115,14 @@ class _Late:
 
 def test_queues_that_are_captured_too_late_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "QueueContents", _Late)
+
+    find(*LOSSES, *RETURNED)
+
+
+def test_partitioned_queues_that_change_before_they_are_captured_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CapturedQueues, "before_change", lambda captured, number: None)
 
     find(*LOSSES, *RETURNED)
 

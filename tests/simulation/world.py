@@ -18,6 +18,7 @@ from holtmq.broker.partitioned.service import PartitionedService, Settings
 from holtmq.broker.records.checkpoint import Snapshot
 from holtmq.broker.records.recovery import recover
 from holtmq.broker.turn_limits import TurnLimits
+from holtmq.broker.work.leases import Ledger
 from holtmq.journal import FileJournal, JournalFailed, JournalOptions, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.journal.interface import JournalStats
@@ -83,9 +84,11 @@ class World:
         self.journal: FileJournal
         self.broker: Broker
         self.partitioned: PartitionedService
+        self._sessions: set[Ledger] = set()  # also those whose client has left before its commit was complete
         self._trace = trace
         self._writes_later = False
-        self._unwritten: Callable[[], None] | None = None  # a checkpoint that was taken and is to be written
+        self._copying: tuple[Snapshot, int] | None = None  # a checkpoint that is not copied yet; its position
+        self._unwritten: Callable[[], None] | None = None  # one that was copied and is to be written
 
     @property
     def now(self) -> float:
@@ -111,7 +114,6 @@ class World:
                 disk=self.disk,
                 clock=lambda: self.now,
             )
-            self._unwritten = None
             self.journal._checkpointer._background = self._background  # type: ignore[method-assign]
             self.broker = Broker(self.journal)
             self.partitioned = PartitionedService(self.journal, Settings(lookback=0))
@@ -138,9 +140,11 @@ class World:
         """The process ends; of what was not synced, ``keep`` stays."""
         # Leases are invisible to the garbage collector, and each refers to its holder and back. Unless
         # they are ended, the whole dropped broker stays in memory.
-        for session in self.broker.sessions:
+        self._copying = self._unwritten = None
+        for session in self._sessions:
             session.commit()
             session.end_all()
+        self._sessions.clear()
         if self.journal.failed is not None:
             # It is raised at every append, and refers to the frames it went through, with leases in them.
             self.journal.failed.__traceback__ = None
@@ -151,14 +155,17 @@ class World:
         """End in good order."""
         self.broker.flow.per_turn = TurnLimits()
         self.broker.complete()
+        self._copy(None)
         self._write_checkpoint()
         self.journal.close()
         self.die(Keep.EVERYTHING)
 
     def turn(self) -> None:
         """Finish the round of reads, or some of the work that it left."""
+        self._sessions.update(self.broker.sessions)
         if self.random.random() < 0.3:
             self._write_checkpoint()
+        self._copy(self.random.choice((0, 1)))
         if self._turns:
             self.broker.flow.per_turn = self.random.choice(self._turns)
         self.broker.flow.turn()
@@ -181,15 +188,26 @@ class World:
         return not self.failed and self.journal.bytes_since_checkpoint >= _CHECKPOINT_BYTES
 
     def checkpoint(self) -> None:
-        """Take a checkpoint. It is written now, or after the broker has gone on for a while."""
-        if self._unwritten is not None:
+        """Take a checkpoint. It is copied and written now, or while the broker goes on."""
+        position = self.journal.begin_checkpoint()
+        if position is None:
             return
-        taken = Snapshot(self.broker, self.partitioned.store)
-        self._writes_later = True
-        self.journal.checkpoint(taken.records(), taken.live())
-        self._writes_later = False
+        self._copying = Snapshot(self.broker, self.partitioned.store), position
         if self.random.random() < 0.5:
-            self._write_checkpoint()
+            self._copy(None)
+            if self.random.random() < 0.5:
+                self._write_checkpoint()
+
+    def _copy(self, most: int | None) -> None:
+        """Copy so many partitioned queues of the checkpoint."""
+        if self._copying is None:
+            return
+        taken, position = self._copying
+        if taken.capture_more(most):
+            self._copying = None
+            self._writes_later = True
+            self.journal.checkpoint(taken.records(), taken.live(), position)
+            self._writes_later = False
 
     def _background(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """As the journal's thread for checkpoints: it may be late."""

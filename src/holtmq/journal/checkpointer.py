@@ -41,6 +41,9 @@ class CheckpointOutcome:
 @dataclass(slots=True)
 class _Running:
     position: int
+    epoch: int
+    bases: Sequence[int]  # of the segments at that position
+    begun: bool = False
     live: LivePositions | None = None  # known once the checkpoint is written
     publishing: bool = False
 
@@ -95,23 +98,33 @@ class Checkpointer:
         """Set the checkpoint that this journal was opened from."""
         self._newest = Standing(position, None, frozenset(segments))
 
+    def reserve(self, position: int, epoch: int, bases: Sequence[int]) -> None:
+        """Be busy with a checkpoint at this position, until ``begin`` or ``give_up``."""
+        assert self._running is None
+        self._running = _Running(position, epoch, bases)
+
+    def give_up(self) -> None:
+        """There will be no state for the reserved checkpoint."""
+        assert self._running is not None
+        assert not self._running.begun
+        self._running = None
+
     def begin(
         self,
-        position: int,
-        epoch: int,
-        bases: Sequence[int],
         records: Iterable[tuple[int, bytes]],
         live: Iterable[array[int]],
         written: Callable[[], None],
-    ) -> bool:
-        """Start writing; ``written`` is called when the file is written and ``waits_for`` is set."""
-        if self._running is not None:
-            return False
-        self._running = _Running(position)
+    ) -> None:
+        """Start writing the reserved checkpoint; ``written`` is called when the file is written and
+        ``waits_for`` is set."""
+        running = self._running
+        assert running is not None
+        assert not running.begun
+        running.begun = True
         self._background(
-            partial(_write, self._disk, position, epoch, bases, records, live), partial(self._wrote, written)
+            partial(_write, self._disk, running.position, running.epoch, running.bases, records, live),
+            partial(self._wrote, written),
         )
-        return True
 
     def proceed(self, sealed: Sequence[SealedSegment], threshold: float, unsynced: str | None) -> None:
         """The log is durable far enough: publish, then reclaim from the sealed segments.

@@ -422,21 +422,32 @@ class FileJournal:
         self._join_chunks()
         return self._unwritten.read(position)
 
-    def checkpoint(self, records: Iterable[tuple[int, bytes]], live: Iterable[array[int]]) -> bool:
+    def begin_checkpoint(self) -> int | None:
         if self._failed is not None:
             raise self._failed
         if self._state:
             raise JournalError(f"the journal cannot be checkpointed: {self._state}")
         if self._checkpointer.busy or self._held:
-            return False
+            return None
         if self._end == self._start + SYNC_SIZE and self._start == self._checkpointer.newest:
             # Nothing was appended since the last checkpoint, so its file name is taken. A new checkpoint is
             # still useful: it lets the one before the last be deleted, which frees space.
             self._add(FILLER, b"")
         # Not after the room for a SYNC record that may never be written.
         position = self._end if self._end > self._start + SYNC_SIZE else self._start
-        bases = self._segments.bases
-        return self._checkpointer.begin(position, self._epoch, bases, records, live, self._advance_checkpoint)
+        self._checkpointer.reserve(position, self._epoch, self._segments.bases)
+        return position
+
+    def give_up_checkpoint(self) -> None:
+        self._checkpointer.give_up()
+
+    def checkpoint(
+        self, records: Iterable[tuple[int, bytes]], live: Iterable[array[int]], position: int | None = None
+    ) -> bool:
+        if position is None and self.begin_checkpoint() is None:
+            return False
+        self._checkpointer.begin(records, live, self._advance_checkpoint)
+        return True
 
     def hold_files(self) -> Callable[[], FileSet] | None:
         """Start no checkpoint until ``release_files``; None: one is being made, ask again.

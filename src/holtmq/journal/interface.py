@@ -240,8 +240,22 @@ class Journal(Protocol):
         """
         ...
 
-    def checkpoint(self, records: Iterable[tuple[int, bytes]], live: Iterable[array[int]]) -> bool:
-        """Replace the log so far by ``records``, the caller's whole state at this moment.
+    def begin_checkpoint(self) -> int | None:
+        """Fix the position of a checkpoint whose state is copied in steps: that of this moment.
+
+        None when another one is being made. ``checkpoint`` or ``give_up_checkpoint`` must follow.
+        """
+        ...
+
+    def give_up_checkpoint(self) -> None:
+        """The state could not be copied."""
+        ...
+
+    def checkpoint(
+        self, records: Iterable[tuple[int, bytes]], live: Iterable[array[int]], position: int | None = None
+    ) -> bool:
+        """Replace the log so far by ``records``, the caller's whole state at this moment, or at ``position``
+        as ``begin_checkpoint`` has returned it.
 
         ``live`` are arrays of the positions that the state still refers to; all other records may be
         reclaimed. The checkpoint completes in the background, perhaps in another thread, which also iterates

@@ -47,6 +47,7 @@ class MemoryJournal:
         self._epoch = 1
         self._state: list[tuple[int, bytes]] = []
         self._state_position = 1
+        self._begun: int | None = None  # position of a checkpoint that is not written yet
         self._waiting: tuple[int, list[tuple[int, bytes]], LivePositions] | None = None
         self._stats = JournalStats(segments=1)
 
@@ -138,13 +139,28 @@ class MemoryJournal:
     def refetch(self, position: int) -> bool:
         return False
 
-    def checkpoint(self, records: Iterable[tuple[int, bytes]], live: Iterable[array[int]]) -> bool:
+    def begin_checkpoint(self) -> int | None:
         if self._failed is not None:
             raise self._failed
-        if self._waiting is not None:
+        if self._begun is not None or self._waiting is not None:
+            return None
+        self._begun = self._end
+        return self._begun
+
+    def give_up_checkpoint(self) -> None:
+        self._begun = None
+
+    def checkpoint(
+        self, records: Iterable[tuple[int, bytes]], live: Iterable[array[int]], position: int | None = None
+    ) -> bool:
+        if position is None:
+            position = self.begin_checkpoint()
+        if position is None:
             return False
+        self._begun = None
         try:
-            self._waiting = (self._end, list(records), LivePositions(live, self._end))
+            positions = LivePositions(live, position)
+            self._waiting = position, list(records), positions
         except WrongPosition:
             self._stats.checkpoint_failures += 1
         self._finish_checkpoint()
@@ -164,7 +180,7 @@ class MemoryJournal:
 
     @property
     def is_checkpointing(self) -> bool:
-        return False
+        return self._begun is not None
 
     def close(self) -> None:
         if not self._closed:

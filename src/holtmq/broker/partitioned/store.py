@@ -41,12 +41,13 @@ from holtmq.broker.partitioned.log.bodies import (
     decode_body,
     transaction_id_of,
 )
+from holtmq.broker.partitioned.log.captured_queues import CapturedQueues
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.log.dedup import MAX_ENTRIES
 from holtmq.broker.partitioned.log.dedup_budget import DedupBudget
 from holtmq.broker.partitioned.log.message_log import NO_PARTITION
 from holtmq.broker.partitioned.log.pending_visibility import PendingVisibility
-from holtmq.broker.partitioned.log.snapshot import CapturedQueue, ChunkRows, Rows, restore
+from holtmq.broker.partitioned.log.snapshot import ChunkRows, Rows, restore
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig, names_of
 from holtmq.broker.records.changes import Kind
@@ -96,6 +97,7 @@ class PartitionedStore:
         # Raises LimitReached if there may be no queue of this name, with so many other new ones.
         self.check_new: Callable[[str, int], None] = _unlimited
         self._pending_visibility = PendingVisibility(journal, self._show)
+        self._capturing: CapturedQueues | None = None  # not complete: a queue is captured before it changes
         self._state_parts: dict[int, StatePart] = {}
         self._after_repair: AfterRepair | None = None  # while folding, once a repair was met
         self._lost: list[int] = []  # while folding: indexes in ``_loose`` of records that are lost
@@ -203,8 +205,10 @@ class PartitionedStore:
         self, changes: Iterable[Change], positions: Sequence[int], hidden_by: str | None = None
     ) -> None:
         at = 0
-        listeners = self.listeners
+        listeners, capturing = self.listeners, self._capturing
         for number, event in changes:
+            if capturing is not None:
+                capturing.before_change(number)
             if isinstance(event, Pushed):
                 queue = self.by_number[number]
                 count = len(event.partitions)
@@ -478,14 +482,21 @@ class PartitionedStore:
 
     def capture(self) -> Captured:
         """The whole state as it is now."""
+        captured = self.begin_capture()
+        self.capture_more()
+        return captured
+
+    def begin_capture(self) -> Captured:
+        """The whole state as it is now; its queues are captured by ``capture_more`` or before a change."""
+        self.capture_more()  # of a checkpoint that was given up
+        queues = CapturedQueues(self.by_number)
+        self._capturing = None if queues.is_complete else queues
         subscriptions, traces = list(self.subscriptions.records()), list(self.traces)
-        queues = [CapturedQueue(queue) for queue in self.by_number.values()]
         counters = Counters(self.next_queue, self.traces.next_number)
         parts = [part.capture() for part in dict.fromkeys(self._state_parts.values())]
 
         def records() -> Iterator[StateRecord]:
-            for queue in queues:
-                yield from queue.records()
+            yield from queues.records()
             events: Iterable[Subscribed | Traced] = chain(as_events(subscriptions), traces)
             for some in portions(events):
                 yield _EVENTS, b"".join([encode(NO_QUEUE, event) for event in some])
@@ -494,12 +505,19 @@ class PartitionedStore:
                 yield from part.records
 
         def live() -> Iterator["array[int]"]:
-            for queue in queues:
-                yield from queue.live()
+            yield from queues.live()
             for part in parts:
                 yield from part.live
 
         return Captured(records(), live())
+
+    def capture_more(self, most: int | None = None) -> bool:
+        """Capture so many queues as they were at ``begin_capture``; return whether all are captured."""
+        if self._capturing is not None:
+            self._capturing.capture(most)
+            if self._capturing.is_complete:
+                self._capturing = None
+        return self._capturing is None
 
 
 _BODY: Final = int(Kind.PARTITIONED_BODY)

@@ -56,13 +56,24 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Snapshot:
-    """The whole state at the moment when this is made.
+    """The whole state at the moment when this is made, since a checkpoint is the state at one position of the
+    log. Partitioned queues are copied later, by ``capture_more``, or before they change.
 
-    ``live`` and ``records`` may be called later, in another thread: they use only what does not change. It is
-    made in one go, since a checkpoint is the state at one position of the log.
+    When all are, ``live`` and then ``records`` may be called in another thread: they use only what does not
+    change.
     """
 
-    __slots__ = ("_counters", "_delayed", "_live", "_more", "_others", "_partitioned", "_queues", "_topology")
+    __slots__ = (
+        "_counters",
+        "_delayed",
+        "_live",
+        "_more",
+        "_others",
+        "_partitioned",
+        "_queues",
+        "_store",
+        "_topology",
+    )
 
     def __init__(self, broker: Broker, partitioned: PartitionedStore | None = None) -> None:
         self._counters = Counters(broker.flow.seq, broker.last_queue_id)
@@ -76,7 +87,12 @@ class Snapshot:
         if kept_aside:
             self._more.append((Kind.DAMAGED, damaged))
             self._live.append(kept_aside)
-        self._partitioned = Captured(()) if partitioned is None else partitioned.capture()
+        self._store = partitioned
+        self._partitioned = Captured(()) if partitioned is None else partitioned.begin_capture()
+
+    def capture_more(self, most: int | None = None) -> bool:
+        """Copy so many partitioned queues; return whether all are copied."""
+        return self._store is None or self._store.capture_more(most)
 
     def live(self) -> Iterator[array[int]]:
         """The positions that the state refers to, in any order."""
@@ -101,7 +117,9 @@ def snapshot(
 ) -> tuple[list[tuple[int, bytes]], list[array[int]]]:
     """Records of the whole current state, and the positions that it refers to, in any order."""
     taken = Snapshot(broker, partitioned)
-    return list(taken.records()), list(taken.live())
+    taken.capture_more()
+    live = list(taken.live())
+    return list(taken.records()), live
 
 
 def _leases(broker: Broker) -> list[Lease]:

@@ -353,7 +353,8 @@ def rows_that_nobody_needs_are_freed(history: History) -> None:
 
 def contents(captured: Captured) -> Contents:
     """What a checkpoint writes, and the positions that it keeps."""
-    return list(captured.records), sorted(at for found in captured.live for at in found)
+    live = sorted(at for found in captured.live for at in found)
+    return list(captured.records), live
 
 
 def picture(queue: PartitionedQueue) -> dict[str, object]:

@@ -110,13 +110,13 @@ class CapturedQueue:
         "_log",
         "_next_group",
         "_next_letter",
-        "_number",
         "_partitions",
         "_paused",
+        "number",
     )
 
     def __init__(self, queue: PartitionedQueue) -> None:
-        self._number = queue.number
+        self.number = queue.number
         self._configured = (queue.name, queue.namespace, queue.task, queue.config, queue.created_us)
         self._log = queue.log.capture()
         self._dedup_floor = queue.dedup.floor
@@ -141,12 +141,12 @@ class CapturedQueue:
             packed = _packed(chunk)
             if len(chunk[0]) >= ALONE:
                 columns.append(ELSEWHERE)
-                yield int(Kind.PARTITIONED_ROWS), _encode(Rows(self._number, number, packed))
+                yield int(Kind.PARTITIONED_ROWS), _encode(Rows(self.number, number, packed))
             else:
                 columns.append(packed)
         state = _QueueState(
             VERSION,
-            self._number,
+            self.number,
             QueueConfigured(*self._configured),
             (log.base, log.next_offset, log.last_created_us, log.starts, columns),
             self._dedup_floor,
