@@ -1,6 +1,6 @@
 """Durable storage: append, sync, read, recover, compact. It knows records, not queues."""
 
-from .file_journal import FileJournal, JournalOptions
+from .file_journal import FileJournal
 from .interface import (
     FIRST_FREE_KIND,
     DurableCallback,
@@ -16,6 +16,7 @@ from .interface import (
 )
 from .memory import MemoryJournal
 from .opening import open_journal
+from .options import JournalOptions
 
 __all__ = [
     "FIRST_FREE_KIND",

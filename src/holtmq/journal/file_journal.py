@@ -13,7 +13,7 @@ import logging
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from .checkpointer import Checkpointer, CheckpointOutcome
@@ -32,16 +32,15 @@ from .interface import (
     JournalStats,
     Later,
     Loose,
-    PositionNotHeld,
     ReadRuns,
-    RecordUnreadable,
     Run,
     SegmentState,
 )
-from .mirror import read_mending
+from .mended_reads import MendedReads
+from .options import JournalOptions
 from .reader import LogReader
 from .records import FILLER, FRAME, KIND_BYTES, MAX_PAYLOAD, PREFIX_SIZE, SYNC_SIZE, encode_batch
-from .run_reader import RunReader, highest
+from .run_reader import highest
 from .segment import HEADER_SIZE, segment_name
 from .segment_map import SegmentMap
 from .unwritten import Unwritten, tell
@@ -51,18 +50,6 @@ from .writer_thread import WriterThread
 log = logging.getLogger(__name__)
 
 _pack_frame = FRAME.pack
-
-
-@dataclass(frozen=True, slots=True)
-class JournalOptions:
-    segment_bytes: int = 64 << 20
-    compact_below: float = 0.25  # a segment with a smaller live share is rewritten
-    read_handles: int = 32
-    sync: bool = True  # False: a power cut may lose confirmed records, a crash of the process does not
-    # How long records without a waiting caller may stay in memory, to be written with a commit that has one.
-    # Otherwise each acknowledgment would cost a sync of its own.
-    idle_seconds: float = 0.02
-    idle_bytes: int = 256 << 10
 
 
 class FileJournal:
@@ -106,6 +93,7 @@ class FileJournal:
         self._held = 0  # copies that are being opened
         self._stats = JournalStats()
         self._reader = LogReader(disk, [], options.read_handles, dropped)
+        self._reads = MendedReads(self._reader, self._segments, None, notify, self._out_of_reach)
         self._writer_thread = WriterThread()
         self._checkpointer = Checkpointer(disk, notify, self._checkpoint_done, self._reader.dropped)
 
@@ -361,66 +349,40 @@ class FileJournal:
 
     def read(self, position: int, kind: int | None = None) -> tuple[int, bytes]:
         if position >= self._written:
-            return self._read_unwritten(position)
-        return read_mending(lambda at: self._reader.read(at, kind), position, self._mend)
+            self._join_chunks()
+            return self._unwritten.read(position)
+        return self._reads.read(position, kind)
 
     def read_many(self, positions: Sequence[int], kind: int | None = None) -> list[tuple[int, bytes]]:
         written = self._written
         if not positions or max(positions) < written:
-            return self._read_files(positions, kind)
+            return self._reads.read_many(positions, kind)
         self._join_chunks()
-        return self._unwritten.read_mixed(positions, written, lambda some: self._read_files(some, kind))
-
-    def _read_files(self, positions: Sequence[int], kind: int | None) -> list[tuple[int, bytes]]:
-        return read_mending(lambda some: self._reader.read_many(some, kind), positions, self._mend)
+        return self._unwritten.read_mixed(positions, written, lambda some: self._reads.read_many(some, kind))
 
     def run_reader(self, kind: int | None = None) -> ReadRuns:
-        reader = RunReader(self._reader, kind)
+        read_files = self._reads.run_reader(kind)
 
         def read(positions: array[int]) -> list[Run]:
             if positions and highest(positions) >= self._written:
                 return [Loose([payload for _, payload in self.read_many(positions, kind)])]
-            return read_mending(reader.read, positions, self._mend)
+            return read_files(positions)
 
         return read
 
     def refetch(self, position: int) -> bool:
-        mirror, base = self._checkpointer.mirror, self._segments.holder(position)
-        if mirror is None or not mirror.refetch(base, is_open=base == self._segments.last_base):
-            return False
-        forget = partial(self._reader.forget, base, gone=False)
-        if self._notify is None:
-            forget()
-        else:
-            self._notify(forget)
-        return True
+        return self._reads.refetch(position)
 
-    def _mend(self, error: RecordUnreadable) -> None:
-        """Fetch the segment of an unreadable record again; raise the error if there is no better copy.
-
-        This holds up the event loop, once for each damaged segment. The caller would give the message up.
-        """
-        if self._checkpointer.mirror is None or error.dropped or isinstance(error, PositionNotHeld):
-            raise error
-        try:
-            mended = self.refetch(error.position)
-        except JournalError as exc:
-            # A copy may exist: end, rather than give up a message. The next owner can read it.
-            self._fail(exc)
-            raise self._failed or error from exc
-        if not mended:
-            raise error
-        self._reader.forget(self._segments.holder(error.position), gone=False)
+    def _out_of_reach(self, error: JournalError) -> None:
+        self._fail(error)
+        if self._failed is not None:
+            raise self._failed from error
 
     @property
     def _written(self) -> int:
         """Records below this position are read from files, those from it on from memory."""
         in_flight = self._unwritten.in_flight
         return in_flight[0].group.start if in_flight else self._start
-
-    def _read_unwritten(self, position: int) -> tuple[int, bytes]:
-        self._join_chunks()
-        return self._unwritten.read(position)
 
     def begin_checkpoint(self) -> int | None:
         if self._failed is not None:
@@ -507,6 +469,7 @@ class FileJournal:
             self._reader.add(base)
         log.writer.syncs = self._options.sync
         self._checkpointer.mirror = log.mirror
+        self._reads = MendedReads(self._reader, self._segments, log.mirror, self._notify, self._out_of_reach)
         self._state = ""
         self._writer_thread.start(log.writer, self._notify, self._later, self._collect, self._flush)
 

@@ -1,17 +1,12 @@
-"""A second store for the segments and checkpoints of the folder: its interface, and reading with its help.
+"""A second store for the segments and checkpoints of the folder.
 
-Owns: the interface, and the repeated read. Must not touch: where that store is.
+Owns: its interface. Must not touch: where that store is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Protocol, TypeVar
-
-from .interface import RecordUnreadable
-
-_Asked = TypeVar("_Asked")
-_Read = TypeVar("_Read")
+from collections.abc import Collection
+from typing import Protocol
 
 
 class Mirror(Protocol):
@@ -32,18 +27,3 @@ class Mirror(Protocol):
 
     def close(self) -> None:
         """No more calls follow."""
-
-
-def read_mending(
-    read: Callable[[_Asked], _Read], asked: _Asked, mend: Callable[[RecordUnreadable], None]
-) -> _Read:
-    """Read, and read again after ``mend`` has replaced what was unreadable; it raises if it cannot."""
-    mended: set[int] = set()
-    while True:
-        try:
-            return read(asked)
-        except RecordUnreadable as error:
-            if error.position in mended:
-                raise
-            mended.add(error.position)
-            mend(error)

@@ -15,9 +15,10 @@ from typing import Final
 from .checkpoint import read_checkpoint
 from .disk import Disk, OsDisk
 from .epoch import next_epoch
-from .file_journal import FileJournal, JournalOptions
+from .file_journal import FileJournal
 from .interface import Defer, JournalError, JournalFailed, Later, Recovery
 from .manifest import Manifest
+from .options import JournalOptions
 from .records import MARKER_SIZE
 from .recovery import Survey, TailWalk, survey
 from .replica.mark import NAME as REPLICA_MARK

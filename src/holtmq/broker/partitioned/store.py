@@ -45,6 +45,7 @@ from holtmq.broker.partitioned.log.captured_queues import CapturedQueues
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.log.dedup import MAX_ENTRIES
 from holtmq.broker.partitioned.log.dedup_budget import DedupBudget
+from holtmq.broker.partitioned.log.loose_bodies import LooseBodies
 from holtmq.broker.partitioned.log.message_log import NO_PARTITION
 from holtmq.broker.partitioned.log.pending_visibility import PendingVisibility
 from holtmq.broker.partitioned.log.snapshot import ChunkRows, Rows, restore
@@ -100,9 +101,8 @@ class PartitionedStore:
         self._capturing: CapturedQueues | None = None  # not complete: a queue is captured before it changes
         self._state_parts: dict[int, StatePart] = {}
         self._after_repair: AfterRepair | None = None  # while folding, once a repair was met
-        self._lost: list[int] = []  # while folding: indexes in ``_loose`` of records that are lost
         self._rows: ChunkRows = {}  # while folding: of the queue that follows
-        self._loose: list[int] = []  # while folding: positions of bodies whose event has not been read yet
+        self.loose_bodies = LooseBodies()  # while folding
 
     def add_state_part(self, part: StatePart) -> None:
         for kind in part.kinds:
@@ -156,7 +156,7 @@ class PartitionedStore:
     def _fold_state(self, state_records: Sequence[StateRecord], positions: Sequence[int]) -> None:
         for position, (kind, payload) in zip(positions, state_records, strict=True):
             if kind == _BODY:
-                self._loose.append(position)
+                self.loose_bodies.add(position)
             else:
                 self._state_parts[kind].fold(position, kind, payload)
 
@@ -404,11 +404,11 @@ class PartitionedStore:
     def fold(self, position: int, kind: int, payload: bytes) -> None:
         """Apply one journal record at start-up; records must come in order."""
         if kind == _BODY:
-            self._loose.append(position)
+            self.loose_bodies.add(position)
         elif kind == _EVENTS:
             changes = decode_all(payload)
             wanted = sum([len(event.partitions) for _, event in changes if isinstance(event, Pushed)])
-            self.apply_stored(changes, self.loose_bodies(wanted))
+            self.apply_stored(changes, self.loose_bodies.take(wanted))
         elif kind == Kind.PARTITIONED_QUEUE:
             share = self.dedup_budget.share
             queue = restore(payload, self.read_transaction_id, self._rows, max_dedup_entries=share)
@@ -425,32 +425,13 @@ class PartitionedStore:
         else:
             raise ValueError("no such kind")
 
-    def loose_bodies(self, wanted: int | None = None) -> list[int]:
-        """Take the positions of the bodies before this record; any number but ``wanted`` is an error."""
-        loose, self._loose = self._loose, []
-        if self._lost:
-            loose, self._lost = self._around_lost(loose, wanted), []
-        if wanted is not None and len(loose) != wanted:
-            raise ValueError(f"{len(loose)} bodies lie before a record that has {wanted} messages")
-        return loose
-
-    def bodies_of(self, wanted: int) -> tuple[list[int], int]:
-        """The same for a record with so many bodies, and how many of them a repair gave up."""
-        readable = len(self._loose) - len(self._lost)
-        return self.loose_bodies(wanted), max(0, wanted - readable)
-
-    @property
-    def loose(self) -> int | None:
-        """Position of the last body whose record has not been read; None when there is none."""
-        return self._loose[-1] if self._loose else None
-
     def mended(self, position: int | None) -> None:
         """A repair dropped part of the journal here: earlier bodies belong to no later record.
 
         ``position``: where, if it was not inside a batch. Then the head of a batch may be lost and its last
         bodies, with their event, may follow.
         """
-        self._loose, self._lost = ([], []) if position is None else ([position], [0])
+        self.loose_bodies.forget(position)
         if self._after_repair is None:
             self._after_repair = AfterRepair()
         self._after_repair.begin(self.by_number.values())
@@ -458,27 +439,6 @@ class PartitionedStore:
     def recovered(self) -> None:
         """The journal is folded. From now on events are decided on this state."""
         self._after_repair = None
-
-    def fold_lost(self, position: int) -> None:
-        """Note that records of the current batch are lost, starting at this position."""
-        self._lost.append(len(self._loose))
-        self._loose.append(position)
-
-    def _around_lost(self, loose: list[int], wanted: int | None) -> list[int]:
-        """Body positions of a damaged batch, one per message; lost bodies get an unreadable position.
-
-        Bodies before the first loss and after the last one belong to known messages. Between them the
-        assignment is unknown, so those messages count as lost too.
-        """
-        lost = self._lost
-        kept = [position for at, position in enumerate(loose) if at not in lost]
-        if wanted is None or len(kept) == wanted:  # no lost record was a body
-            return kept
-        before, behind = loose[: lost[0]], loose[lost[-1] + 1 :]
-        missing = wanted - len(before) - len(behind)
-        if missing <= 0:
-            return kept
-        return [*before, *range(loose[lost[0]], loose[lost[0]] + missing), *behind]
 
     def capture(self) -> Captured:
         """The whole state as it is now."""

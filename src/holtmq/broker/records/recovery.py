@@ -137,7 +137,7 @@ class Fold:
                 if too_new or not self._mended:
                     raise self._refusal(error, recovery) from error
                 self._broker.flow.damage.dropped += 1
-        loose = None if self._partitioned is None else self._partitioned.loose
+        loose = None if self._partitioned is None else self._partitioned.loose_bodies.last
         if loose is not None and not self._mended:
             self._at = loose, int(Kind.PARTITIONED_BODY)
             left = ValueError("bodies of messages without the record that they belong to")
@@ -233,7 +233,7 @@ class Fold:
             case journal.LOST_IN_BATCH:
                 broker.flow.damage.dropped += 1
                 if self._partitioned is not None:
-                    self._partitioned.fold_lost(position)
+                    self._partitioned.loose_bodies.add_lost(position)
             case _:
                 raise ValueError("no such kind")
 

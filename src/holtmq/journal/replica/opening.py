@@ -19,8 +19,9 @@ import psycopg
 
 from holtmq.journal.checkpoint import Checkpoint, read_checkpoint
 from holtmq.journal.disk import Disk, OsDisk
-from holtmq.journal.file_journal import FileJournal, JournalOptions
+from holtmq.journal.file_journal import FileJournal
 from holtmq.journal.interface import Defer, JournalCorrupt, JournalFailed, Later, Recovery
+from holtmq.journal.options import JournalOptions
 from holtmq.journal.records import MARKER_SIZE
 from holtmq.journal.segment import HEADER_SIZE, TEMPORARY, SegmentHeader, segment_name
 from holtmq.journal.versions import WRITER, version_name

@@ -114,7 +114,7 @@ class Spool(StatePart):
             self._switches = _switches.decode(payload)
         elif kind == Kind.SPOOLED:
             places = _places.decode(payload)
-            bodies = self._store.loose_bodies(len(places))
+            bodies = self._store.loose_bodies.take(len(places))
             self._waiting.extend(
                 (queue, partition, at) for (queue, partition), at in zip(places, bodies, strict=True)
             )

@@ -400,7 +400,7 @@ class Staging(StatePart):
     def fold(self, position: int, kind: int, payload: bytes) -> None:
         if kind == Kind.STAGED:
             header = decode_header(payload)
-            bodies, lost = self._store.bodies_of(len(header.rows))
+            bodies, lost = self._store.loose_bodies.take_some(len(header.rows))
             part = StagedPart(position, array("Q", bodies), header.staged_us, lost)
             self._keep(header.writer, header.batch, header.task, header.attempt, header.part, part)
         elif kind == Kind.STAGE_COMMITTED:
