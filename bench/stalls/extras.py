@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from http.client import HTTPConnection
 
 import msgspec
@@ -220,14 +222,13 @@ def show_day(path: str) -> Prepare:
     def prepare(site: Site, count: int) -> Callable[[], object]:
         now_us = int(time.time() * 1e6)
 
-        def fill(node: Node) -> None:
-            counters = node.partitioned.counters
-            for minute in range(24 * 60):
-                for number in range(count):
-                    counters.of(f"queue-{number}").push_messages += 1
-                node.http._context.history.read(now_us + (minute - 24 * 60) * 60_000_000)
+        def count_in(minute: int, node: Node) -> None:
+            for number in range(count):
+                node.partitioned.counters.of(f"queue-{number}").push_messages += 1
+            deque(node.http._context.history._reading(now_us // 60_000_000 + minute - 24 * 60), maxlen=0)
 
-        site.topology(fill)
+        for minute in range(24 * 60):
+            site.topology(partial(count_in, minute))
         since = datetime.fromtimestamp(now_us / 1e6 - 24 * 3_600, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return lambda: site.get(f"{path}?from={since}")
 

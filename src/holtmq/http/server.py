@@ -73,7 +73,7 @@ class HttpServer:
             now_us = int(clock() * 1_000_000)
             used = resource.getrusage(resource.RUSAGE_SELF)
             late = max(0.0, loop.time() - due)
-            history.read(now_us)
+            await history.read(now_us)
             history.note_machine(now_us, resident_bytes(), used.ru_utime, used.ru_stime, late)
 
     def drop_connections(self) -> int:

@@ -36,8 +36,7 @@ class DedupMemory:
 
     def _report(self, now_us: int) -> None:
         """Log that promises of queues are not kept, once a minute at most."""
-        queues, budget = self._store.queues.values(), self._store.dedup_budget
-        forgotten = budget.forgotten_early(queues)
+        queues, forgotten = self._store.queues.values(), self._store.dedup_budget.forgotten_early
         now = now_us / _US
         if forgotten <= self._reported or 0 <= now - self._reported_at < _REPORT_SECONDS:
             return

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from holtmq.broker.partitioned.counters import QueueCounters
+from holtmq.http.engine import history as histories
 from holtmq.http.engine import stepwise
-from holtmq.http.engine.history import MINUTE_US, History, summed
+from holtmq.http.engine.history import MINUTE_US, OTHERS, History, summed
 from holtmq.http.engine.stepwise import Stepwise
 
 MINUTES = 12
@@ -14,13 +15,13 @@ QUEUES = 5
 
 
 @pytest.fixture
-def history() -> History:
+async def history() -> History:
     counters = QueueCounters()
     history = History(counters)
     for minute in range(1, MINUTES + 1):
         for number in range(QUEUES):
             counters.of(f"q{number}").push_messages += minute
-        history.read(minute * MINUTE_US)
+        await history.read(minute * MINUTE_US)
     return history
 
 
@@ -64,3 +65,31 @@ async def test_others_are_served_while_a_long_history_is_summed(
         assert read >= QUEUES * (MINUTES - 1)
         assert served >= read + QUEUES
     others.cancel()
+
+
+def test_only_queues_that_were_used_are_looked_at() -> None:
+    counters = QueueCounters()
+    for name in "abc":
+        counters.of(name).push_messages += 1
+    counters.take_used()
+    assert len(list(counters.readings())) == 3
+
+    counters.of("b").push_messages += 1
+    counters.take_used()
+
+    assert [name for name, _ in counters.readings()] == ["b"]
+
+
+async def test_the_oldest_minutes_of_very_many_queues_keep_their_sum(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(histories, "_ROWS_MAX", 2 * QUEUES)
+    monkeypatch.setattr(stepwise, "STEP", 0)
+    before = await pushed(history, 1, MINUTES, 1)
+
+    await asyncio.gather(*(history.read(MINUTES * MINUTE_US) for _ in range(3)))  # requests come together
+
+    after = await pushed(history, 1, MINUTES, 1)
+    assert [sum(rows.values()) for _, rows in after] == [sum(rows.values()) for _, rows in before]
+    assert [set(rows) for _, rows in after[:-2]] == [{OTHERS}] * (MINUTES - 2)
+    assert after[-2:] == before[-2:]

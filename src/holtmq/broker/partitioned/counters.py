@@ -1,13 +1,19 @@
 """Counters of the partitioned queues. They only go up; readers derive rates from them.
 
-Owns: one set of counters per queue name. Must not touch: clocks, wire names.
+Owns: one set of counters per queue name, and what was counted since the last reading. Must not touch: clocks,
+wire names.
 """
+
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Final
 
 
 class QueueCounts:
     """What happened on one queue since the node started."""
 
     __slots__ = (
+        "_read",
         "ack_failed",
         "ack_requests",
         "ack_success",
@@ -36,6 +42,7 @@ class QueueCounts:
         self.retained_completed = 0  # removed by completed retention; not counted in ``retained``
         self.partitions_created = self.partitions_deleted = 0
         self.lag_sum_us = self.lag_max_us = 0  # age of the oldest message of each delivery
+        self._read = _NOTHING  # the sums at the last ``take``
 
     def pushed(self, requests: int, messages: int, new_partitions: int) -> None:
         self.push_requests += requests
@@ -54,16 +61,41 @@ class QueueCounts:
         self.ack_success += success
         self.ack_failed += failed
 
+    def add(self, more: "QueueCounts") -> None:
+        """Add what was counted elsewhere."""
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(more, name))
+        self.lag_max_us = max(self.lag_max_us, more.lag_max_us)
+
+    def take(self) -> "QueueCounts | None":
+        """What was counted since the last call; None: nothing."""
+        sums = _sums(self)
+        if sums == self._read:
+            return None
+        more = QueueCounts()
+        for name, now, before in zip(_SUMS, sums, self._read, strict=True):
+            setattr(more, name, now - before)
+        self._read = sums
+        more.lag_max_us, self.lag_max_us = self.lag_max_us, 0
+        return more
+
+
+_SUMS: Final = tuple(name for name in QueueCounts.__slots__ if name not in ("_read", "lag_max_us"))
+_NOTHING: Final = (0,) * len(_SUMS)
+_sums: Final = attrgetter(*_SUMS)
+
 
 class QueueCounters:
     """The counters of all queues. A deleted queue's counters are removed but stay in the totals."""
 
-    __slots__ = ("_gone", "_used", "queues")
+    __slots__ = ("_ended", "_unread", "_used", "queues", "total")
 
     def __init__(self) -> None:
         self.queues: dict[str, QueueCounts] = {}
+        self.total = QueueCounts()  # of all queues, also of deleted ones, as of the last ``readings``
         self._used: set[str] = set()
-        self._gone = QueueCounts()  # sum over deleted queues: a total that falls would look like a restart
+        self._unread: set[str] = set()
+        self._ended: list[tuple[str, QueueCounts]] = []  # of deleted queues, not read yet
 
     def of(self, queue: str) -> QueueCounts:
         """The counters of one queue, for the caller to change."""
@@ -76,25 +108,31 @@ class QueueCounters:
     def take_used(self) -> set[str]:
         """The queues whose counters were requested since the last call."""
         used, self._used = self._used, set()
+        self._unread |= used
         return used
 
     def forget(self, queue: str) -> None:
         self._used.add(queue)
         counters = self.queues.pop(queue, None)
         if counters is not None:
-            _add(self._gone, counters)
-            self._gone.lag_max_us = 0
+            self._ended.append((queue, counters))
 
-    def total(self) -> QueueCounts:
-        """All queues together."""
-        total = QueueCounts()
-        for counters in (self._gone, *self.queues.values()):
-            _add(total, counters)
-        return total
+    def readings(self) -> Iterator[tuple[str, QueueCounts | None]]:
+        """What each queue counted since it was last read, if anything.
 
-
-def _add(total: QueueCounts, counters: QueueCounts) -> None:
-    for name in QueueCounts.__slots__:
-        if name != "lag_max_us":
-            setattr(total, name, getattr(total, name) + getattr(counters, name))
-    total.lag_max_us = max(total.lag_max_us, counters.lag_max_us)
+        Very many can be read in steps. Of several that read at once, each gets a part.
+        """
+        self._unread |= self._used
+        while self._ended or self._unread:
+            if self._ended:
+                name, counters = self._ended.pop()
+            else:
+                name = self._unread.pop()
+                found = self.queues.get(name)
+                if found is None:
+                    continue
+                counters = found
+            more = counters.take()
+            if more is not None:
+                self.total.add(more)
+            yield name, more

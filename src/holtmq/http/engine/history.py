@@ -1,10 +1,9 @@
 """Counts per minute, for dashboards.
 
-Owns: one day of differences between readings of the counters, per queue. Must not touch: the counters, except
-to reset ``lag_max_us`` after reading it.
+Owns: one day of readings of the counters, per queue. Must not touch: what is counted.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +13,8 @@ from holtmq.http.engine.stepwise import Stepwise
 MINUTE_US: Final = 60_000_000
 _KEPT_MINUTES: Final = 24 * 60
 _SPANS: Final = ((120, 1), (720, 5), (2880, 15), (10080, 60))  # (longest span, bucket width), in minutes
-_NAMES: Final = tuple(name for name in QueueCounts.__slots__ if name != "lag_max_us")
+_ROWS_MAX: Final = 250_000  # of a queue in a minute; some 260 bytes each
+OTHERS: Final = ""  # the rows of very many queues, added up: instead of the name of one
 
 
 def bucket_minutes(from_us: int, to_us: int) -> int:
@@ -35,35 +35,57 @@ class Machine:
 
 
 class History:
-    """Counts per minute and queue. ``read`` is called periodically, and before every query."""
+    """Counts per minute and queue. It is read periodically, and before every query.
+
+    A day of very many queues would need gigabytes: beyond a bound, the oldest minutes keep only the sum over
+    their queues.
+    """
 
     def __init__(self, counters: QueueCounters) -> None:
         self._counters_of_queues = counters
         self.machine: dict[int, Machine] = {}  # by minute
         self._cpu: tuple[float, float] | None = None
-        self._last: dict[str, dict[str, int]] = {}
         self._minutes: dict[int, dict[str, QueueCounts]] = {}
+        self._rows = 0
 
-    def read(self, now_us: int) -> None:
-        """Add what changed since the last reading to the current minute."""
-        minute = now_us // MINUTE_US
-        for name, counters in self._counters_of_queues.queues.items():
-            last = self._last.setdefault(name, dict.fromkeys(_NAMES, 0))
-            row: QueueCounts | None = None
-            for field in _NAMES:
-                value: int = getattr(counters, field)
-                if value != last[field]:
-                    if row is None:
-                        row = self._minutes.setdefault(minute, {}).setdefault(name, QueueCounts())
-                    setattr(row, field, getattr(row, field) + max(0, value - last[field]))
-                    last[field] = value
-            if row is not None:
-                row.lag_max_us = max(row.lag_max_us, counters.lag_max_us)
-                counters.lag_max_us = 0
-        for gone in [name for name in self._last if name not in self._counters_of_queues.queues]:
-            del self._last[gone]
+    async def read(self, now_us: int, stepwise: Stepwise | None = None) -> QueueCounts:
+        """Add what was counted since the last reading to the current minute; return the sums of all time."""
+        steps = stepwise or Stepwise()
+        for _ in self._reading(now_us // MINUTE_US):
+            await steps.between()
+        return self._counters_of_queues.total
+
+    def _reading(self, minute: int) -> Iterator[None]:
+        for name, more in self._counters_of_queues.readings():
+            if more is not None:
+                self._add(minute, name, more)
+            yield
         for old in [at for at in self._minutes if at < minute - _KEPT_MINUTES]:
-            del self._minutes[old]
+            yield from self._fold(old)
+            self._minutes.pop(old, None)
+        for old in sorted(self._minutes)[:-1]:
+            if self._rows > _ROWS_MAX:
+                yield from self._fold(old)
+
+    def _add(self, minute: int, name: str, more: QueueCounts) -> None:
+        rows = self._minutes.setdefault(minute, {})
+        row = rows.get(name)
+        if row is None:
+            rows[name] = more
+            self._rows += 1
+        else:
+            row.add(more)
+
+    def _fold(self, minute: int) -> Iterator[None]:
+        """Replace the rows of a minute by their sum."""
+        rows = self._minutes.get(minute, {})
+        others = rows.setdefault(OTHERS, QueueCounts())
+        for name in [name for name in rows if name != OTHERS]:
+            row = rows.pop(name, None)  # another reader may fold the same minute
+            if row is not None:
+                self._rows -= 1
+                others.add(row)
+            yield
 
     def note_machine(self, now_us: int, rss_bytes: int, user: float, system: float, loop_lag: float) -> None:
         """One sample of the process; the CPU times are totals since it started."""
@@ -113,16 +135,10 @@ class History:
             rows: dict[str, QueueCounts] = {}
             for at in range(start, start + width * MINUTE_US, MINUTE_US):
                 for name, row in self.minute(at).items():
-                    add(rows.setdefault(name, QueueCounts()), row)
+                    rows.setdefault(name, QueueCounts()).add(row)
                     if stepwise.is_due:
                         await stepwise.rest()
             yield start, rows
-
-
-def add(total: QueueCounts, more: QueueCounts) -> None:
-    for field in _NAMES:
-        setattr(total, field, getattr(total, field) + getattr(more, field))
-    total.lag_max_us = max(total.lag_max_us, more.lag_max_us)
 
 
 async def summed(
@@ -132,7 +148,7 @@ async def summed(
     total = QueueCounts()
     for name, row in rows.items():
         if wanted is None or name in wanted:
-            add(total, row)
+            total.add(row)
             if stepwise.is_due:
                 await stepwise.rest()
     return total

@@ -11,8 +11,8 @@ from holtmq.auth.rights import MONITORING, Right
 from holtmq.broker.partitioned.counters import QueueCounts
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.http.engine.endpoints import ADMIN, MONITOR, Call, Endpoint
-from holtmq.http.engine.history import add, summed
-from holtmq.http.engine.stepwise import Stepwise
+from holtmq.http.engine.history import OTHERS, summed
+from holtmq.http.engine.stepwise import Stepwise, in_order
 from holtmq.http.engine.wire import iso_ms
 from holtmq.http.operator.resources import counts_of
 from holtmq.http.operator.status import lag_ms, span_of, time_range
@@ -21,7 +21,7 @@ _HOST: Final = socket.gethostname()
 
 
 async def system_metrics(call: Call) -> object:
-    from_us, to_us, width = span_of(call)
+    from_us, to_us, width = await span_of(call)
     points = []
     for start in call.context.history.starts(from_us, to_us, width):
         machine = call.context.history.machine_between(start, width)
@@ -47,7 +47,7 @@ async def system_metrics(call: Call) -> object:
 
 async def worker_metrics(call: Call) -> object:
     now = call.now
-    from_us, to_us, width = span_of(call)
+    from_us, to_us, width = await span_of(call)
     line: list[dict[str, object]] = []
     queues: dict[str, QueueCounts] = {}
     stepwise = Stepwise()
@@ -55,7 +55,7 @@ async def worker_metrics(call: Call) -> object:
         row = await summed(rows, stepwise)
         line.append({"timestamp": iso_ms(start), **_counts(row, width * 60)})
         for name, more in rows.items():
-            add(queues.setdefault(name, QueueCounts()), more)
+            queues.setdefault(name, QueueCounts()).add(more)
             await stepwise.between()
     total = await summed(queues, stepwise)
     counts = await counts_of(stepwise, list(call.service.store.queues.values()), now)
@@ -64,7 +64,12 @@ async def worker_metrics(call: Call) -> object:
         "bucketMinutes": width,
         "timeSeries": line,
         "workers": [{"hostname": _HOST, "workerId": os.getpid(), "healthy": call.context.health()[0]}],
-        "queues": [{"queueName": name, **_lag(row)} for name, row in sorted(queues.items())],
+        "queues": [
+            {"queueName": name, **_lag(queues[name])}
+            async for part in in_order(queues)
+            for name in part
+            if name != OTHERS
+        ],
         "summary": {
             "totalPushRequests": total.push_requests,
             "totalPushMessages": total.push_messages,
@@ -113,12 +118,12 @@ def _lag(row: QueueCounts) -> dict[str, object]:
 
 async def queue_lag(call: Call) -> object:
     only = call.query.optional("queue")
-    from_us, to_us, width = span_of(call)
+    from_us, to_us, width = await span_of(call)
     stepwise = Stepwise()
     found: list[dict[str, object]] = []
     async for start, rows in call.context.history.buckets(from_us, to_us, width, stepwise):
         for name, row in rows.items():
-            if row.pop_requests and only in (None, name):
+            if row.pop_requests and only in (None, name) and name != OTHERS:
                 found.append({"queueName": name, **_lag(row), "bucketTime": iso_ms(start)})
             await stepwise.between()
     return found
@@ -126,14 +131,14 @@ async def queue_lag(call: Call) -> object:
 
 async def queue_ops(call: Call) -> object:
     only = call.query.optional("queue")
-    from_us, to_us, width = span_of(call)
+    from_us, to_us, width = await span_of(call)
     series: list[dict[str, object]] = []
     names: set[str] = set()
     stepwise = Stepwise()
     async for start, rows in call.context.history.buckets(from_us, to_us, width, stepwise):
         for name, row in rows.items():
             await stepwise.between()
-            if only not in (None, name):
+            if only not in (None, name) or name == OTHERS:
                 continue
             names.add(name)
             queue = call.service.store.queues.get(name)
@@ -152,13 +157,13 @@ async def queue_ops(call: Call) -> object:
         "timeRange": time_range(from_us, to_us),
         "bucketMinutes": width,
         "series": series,
-        "queues": sorted(names),
+        "queues": [name async for part in in_order(names) for name in part],
     }
 
 
 async def parked(call: Call) -> object:
     """Pops that wait now; there is no history of waiting pops."""
-    from_us, to_us, width = span_of(call)
+    from_us, to_us, width = await span_of(call)
     at = iso_ms(micros(call.now))
     rows = [
         {
@@ -176,14 +181,14 @@ async def parked(call: Call) -> object:
 
 
 async def retention(call: Call) -> object:
-    from_us, to_us, width = span_of(call)
+    from_us, to_us, width = await span_of(call)
     series: list[dict[str, object]] = []
     total = QueueCounts()
     stepwise = Stepwise()
     async for start, rows in call.context.history.buckets(from_us, to_us, width, stepwise):
         row = await summed(rows, stepwise)
         series.append({"bucket": iso_ms(start), **_aged(row)})
-        add(total, row)
+        total.add(row)
     head = {"timeRange": time_range(from_us, to_us), "bucketMinutes": width}
     return {**head, "series": series, "totals": _aged(total)}
 
@@ -201,7 +206,7 @@ def _aged(row: QueueCounts) -> dict[str, object]:
 
 async def refresh(call: Call) -> object:
     """Statistics are always live: there is nothing to refresh."""
-    call.context.history.read(micros(call.now))
+    await call.context.history.read(micros(call.now))
     return {"success": True, "refreshed": False}
 
 

@@ -17,7 +17,7 @@ from holtmq.auth.rights import PUBLIC
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import Call, Endpoint, Stream
-from holtmq.http.engine.history import MINUTE_US
+from holtmq.http.engine.history import MINUTE_US, OTHERS
 from holtmq.http.engine.pipeline_reports import QueryState
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.operator.standby_metrics import exposition
@@ -65,19 +65,21 @@ class NodeCollector:
 
     def _partitioned(self) -> Iterator[Metric]:
         service, history = self._context.service, self._context.history
-        now_us = micros(self._context.clock())
-        history.read(now_us)
-        minute = history.minute(now_us - MINUTE_US)
-        store, line = service.store, service.line
-        total = sum(len(queue.dead_letters) for queue in store.queues.values())
-        yield _gauge("queen_dlq_depth", "Dead letters", total)
-        early = store.dedup_budget.forgotten_early(store.queues.values())
-        yield _gauge("holt_dedup_ids", "Transaction ids remembered", store.dedup_budget.ids)
-        yield _counter("holt_dedup_ids_forgotten_early", "Forgotten within their dedup window", early)
+        minute = history.minute(micros(self._context.clock()) - MINUTE_US)
+        minute.pop(OTHERS, None)
+        store, line, letter_count = service.store, service.line, 0
+        budget = store.dedup_budget
+        yield _gauge("holt_dedup_ids", "Transaction ids remembered", budget.ids)
+        yield _counter(
+            "holt_dedup_ids_forgotten_early", "Forgotten within their dedup window", budget.forgotten_early
+        )
         queues = list(store.queues.items())
         of_queue = ("queue",)
         letters: Rows = (((name,), len(queue.dead_letters)) for name, queue in queues)
-        yield from _in_parts("queen_dlq_depth_by_queue", "Dead letters", of_queue, letters)
+        for part in _in_parts("queen_dlq_depth_by_queue", "Dead letters", of_queue, letters):
+            letter_count += sum(int(sample.value) for sample in part.samples)
+            yield part
+        yield _gauge("queen_dlq_depth", "Dead letters", letter_count)
         stored: Rows = (((name,), queue.log.live) for name, queue in queues)
         yield from _in_parts("holt_queue_messages", "Messages stored", of_queue, stored)
         parked: Rows = (((name,), line.waiting_on(name)) for name, _ in queues)
@@ -104,7 +106,7 @@ class NodeCollector:
         yield from _in_parts("queen_queue_pop_lag_milliseconds", text, with_stat, lag)
 
     def _totals(self) -> Iterator[Metric]:
-        total = self._context.service.counters.total()
+        total = self._context.service.counters.total
         for metric, value in (
             ("queen_cluster_push_requests", total.push_requests),
             ("queen_cluster_push_messages", total.push_messages),
@@ -207,6 +209,7 @@ async def prometheus(call: Call) -> object:
 
 async def _written(context: Context) -> AsyncGenerator[bytes, None]:
     stepwise, last = Stepwise(), ""
+    await context.history.read(micros(context.clock()), stepwise)
     for part in NodeCollector(context).parts():
         text = exposition(_Part(part))
         yield text.split(b"\n", 2)[2] if part.name == last else text  # # HELP and # TYPE come once

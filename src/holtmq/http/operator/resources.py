@@ -251,7 +251,7 @@ async def overview(call: Call) -> object:
     queues = list(call.service.store.queues.values())
     counts = await counts_of(stepwise, queues, now)
     seconds, offsets = await _lags(stepwise, queues, now)
-    total = call.service.counters.total()
+    total = await call.context.history.read(micros(now), stepwise)
     uptime = max(now - call.context.started_at, 1.0)
     return {
         "queues": len(queues),

@@ -14,7 +14,7 @@ from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import count_queue
 from holtmq.http.engine.endpoints import LOOK, LOOK_AT_QUEUE, MONITOR, Call, Endpoint
-from holtmq.http.engine.history import MINUTE_US, add, bucket_minutes, summed
+from holtmq.http.engine.history import MINUTE_US, bucket_minutes, summed
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms
 from holtmq.http.operator.resources import (
@@ -34,10 +34,10 @@ _INTERVALS: Final = {"minute": 1, "hour": 60, "day": 1440}
 _OPTIONS_SHOWN: Final = ("leaseTime", "retryLimit", "retryDelay", "ttl", "maxQueueSize")
 
 
-def span_of(call: Call, default_us: int = _HOUR_US) -> tuple[int, int, int]:
+async def span_of(call: Call, default_us: int = _HOUR_US) -> tuple[int, int, int]:
     """(from, to, bucket width in minutes) of a request; the counters are read first."""
     now_us = micros(call.now)
-    call.context.history.read(now_us)
+    await call.context.history.read(now_us)
     to_us = call.query.time_us("to")
     to_us = now_us if to_us is None else to_us
     from_us = call.query.time_us("from")
@@ -60,13 +60,13 @@ async def status(call: Call) -> object:
     queues = selected(call)
     names = {queue.name for queue in queues}
     everything = not any(call.query.text(name) for name in ("queue", "namespace", "ns", "task"))
-    from_us, to_us, width = span_of(call)
+    from_us, to_us, width = await span_of(call)
     line: list[dict[str, object]] = []
     total = QueueCounts()
     async for start, rows in call.context.history.buckets(from_us, to_us, width, stepwise):
         row = await summed(rows, stepwise, None if everything else names)
         line.append(_point(call, start, width, row))
-        add(total, row)
+        total.add(row)
     counts = await counts_of(stepwise, queues, now)
     return {
         "timeRange": time_range(from_us, to_us),
@@ -213,7 +213,7 @@ async def _with_cursors(
 async def analytics(call: Call) -> object:
     interval = call.query.text("interval", "hour")
     width = _INTERVALS.get(interval, 60)
-    from_us, to_us, _ = span_of(call, 24 * _HOUR_US)
+    from_us, to_us, _ = await span_of(call, 24 * _HOUR_US)
     stepwise = Stepwise()
     points = [
         {"timestamp": iso_ms(start), "messages": (await summed(rows, stepwise)).push_messages}

@@ -15,6 +15,7 @@ import msgspec
 
 from holtmq import __version__
 from holtmq.auth.rights import PUBLIC
+from holtmq.broker.partitioned.groups.group import micros
 from holtmq.http.engine.endpoints import ADMINISTER, MONITOR, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import iso_ms
@@ -89,7 +90,7 @@ def total_memory() -> int:
 
 
 async def metrics(call: Call) -> object:
-    total = call.service.counters.total()
+    total = await call.context.history.read(micros(call.now))
     used = resource.getrusage(resource.RUSAGE_SELF)
     journal = call.context.journal.stats()
     uptime = max(call.now - call.context.started_at, 0.001)

@@ -21,32 +21,39 @@ _QUEUES_AT_ONCE: Final = 2_000
 class DedupBudget:
     """The ids of one node."""
 
-    __slots__ = ("forgotten_by_deleted", "ids", "max_ids", "share")
+    __slots__ = ("forgotten_by_deleted", "forgotten_early", "ids", "max_ids", "share")
 
     def __init__(self, max_ids: int) -> None:
         self.max_ids = max_ids
         self.share = MAX_ENTRIES  # the most ids that one queue may remember
         self.ids = 0  # at the last look
         self.forgotten_by_deleted = 0  # early, by queues that were deleted
-
-    def forgotten_early(self, queues: Iterable[PartitionedQueue]) -> int:
-        """How many ids were forgotten within their window since the start."""
-        return self.forgotten_by_deleted + sum(queue.dedup.forgotten_early for queue in queues)
+        self.forgotten_early = 0  # ids forgotten within their window since the start, at the last look
 
     def keep(self, queues: Iterable[PartitionedQueue], now_us: int) -> Iterator[None]:
-        """Compute the shares; then forget ids beyond their window or share, in steps."""
-        found = list(queues)
-        self.ids = sum(len(queue.dedup) for queue in found)
-        self.share = _share([len(queue.dedup) for queue in found], self.max_ids)
-        yield
-        for number, queue in enumerate(found):
-            if number % _QUEUES_AT_ONCE == _QUEUES_AT_ONCE - 1:
-                yield
-            index = queue.dedup
-            index.limit = self.share
-            # Pushes do the same for their queue; a queue without pushes would keep its ids for ever.
-            while index.expire(now_us - queue.config.dedup_window_us, _AT_ONCE):
-                yield
+        """Compute the shares, then forget ids beyond their window or share; all in steps."""
+        found, sizes = list(queues), list[int]()
+        for some in _steps(found):
+            sizes += [len(queue.dedup) for queue in some]
+            yield
+        self.ids = sum(sizes)
+        self.share = MAX_ENTRIES if self.ids <= self.max_ids else _share(sizes, self.max_ids)
+        early = self.forgotten_by_deleted  # not later: a queue that is deleted meanwhile is among those below
+        for some in _steps(found):
+            for queue in some:
+                index = queue.dedup
+                index.limit = self.share
+                # Pushes do the same for their queue; a queue without pushes would keep its ids for ever.
+                while index.expire(now_us - queue.config.dedup_window_us, _AT_ONCE):
+                    yield
+                early += index.forgotten_early
+            yield
+        self.forgotten_early = early
+
+
+def _steps(queues: list[PartitionedQueue]) -> Iterator[list[PartitionedQueue]]:
+    for start in range(0, len(queues), _QUEUES_AT_ONCE):
+        yield queues[start : start + _QUEUES_AT_ONCE]
 
 
 def shortened_us(index: DedupIndex, now_us: int, window_us: int) -> int | None:
