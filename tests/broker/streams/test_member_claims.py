@@ -86,6 +86,25 @@ def test_a_rejected_message_leaves_the_others_to_their_holder(which: int, atomic
     assert log.groups["g"].lag(0) == 0
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+def test_messages_rejected_together_are_dead_letters_although_one_between_them_was_deleted(
+    is_held: bool,
+) -> None:
+    world = World(Stream(), Random(0))
+    if is_held:
+        member = world.join(room=10)
+    world.push("p0", 4)
+    world.delete(1)
+    if not is_held:
+        member = world.join(room=10)
+
+    world.settle(member, member.got[:-1], "reject")
+
+    log = world.stream.log
+    assert [letter.offset for letter in log.dead_letters] == [0, 2]
+    assert [message.seq for message in member.got] == [3]
+
+
 def test_another_partition_that_is_ready_comes_first() -> None:
     stream = Stream()
     world = World(stream, Random(0))

@@ -94,8 +94,8 @@ def decide_held(
     if cursor is None:
         cursor = where.first
     if where.holes or min(verdicts) < cursor or max(verdicts) >= lease.end:
-        holes = set(where.holes or ())
         end = lease.end
+        holes = set(where.holes_in(cursor, end))
         verdicts = {at: said for at, said in verdicts.items() if cursor <= at < end and at not in holes}
         if not verdicts:
             return None
@@ -105,6 +105,8 @@ def decide_held(
         released = cursor >= lease.end
         return Acked(reader.number, partition, cursor, 0 if released else spent, micros(now), 0, released, ())
     named = {at: _NAMED[said] for at, said in verdicts.items()}
+    # ``settle`` takes what is not named for a message that waits for its verdict.
+    named.update(dict.fromkeys(where.holes_in(min(verdicts), max(verdicts)), _NAMED[AckStatus.COMPLETED]))
     budget = Budget(spent, queue.config.retry_limit)
     settlement = settle(named, cursor, lease.end, budget)
     if max(verdicts) < settlement.cursor < lease.end:  # none returned: the holder goes on with the others
