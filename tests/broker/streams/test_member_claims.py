@@ -209,6 +209,32 @@ def test_what_was_delivered_before_a_restart_is_called_redelivered_and_nothing_e
     assert flags == [False, True, True, False, False]
 
 
+@pytest.mark.parametrize("milliseconds", [0, 100])
+@pytest.mark.parametrize("how", ["leave", "requeue"])
+def test_what_another_member_had_is_called_redelivered_although_it_comes_in_pieces(
+    how: str, milliseconds: int
+) -> None:
+    """The first member had five at once. The second gets two at first, then one after the other."""
+    world = World(Stream(), Random(0))
+    first = world.join(room=5)
+    world.push("p0", 5)
+    world.passes(milliseconds)  # long enough to be recorded, or not
+    if how == "leave":
+        world.leave(first)
+    else:
+        first.allow(0)
+        world.settle(first, first.got[:], "requeue")
+    second = world.join(room=2)
+    world.push("p0", 1)
+
+    flags: list[bool] = []
+    while second.got:
+        flags.append(world.stream.queue.is_redelivered(second.got[0]))
+        world.settle(second, second.got[:1], "ack")
+
+    assert flags == [True, True, True, True, True, False]
+
+
 def test_a_worker_may_settle_by_id_what_a_member_got_later() -> None:
     world = World(Stream(), Random(0))
     member = world.join(room=10)
