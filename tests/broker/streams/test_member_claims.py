@@ -235,6 +235,29 @@ def test_what_another_member_had_is_called_redelivered_although_it_comes_in_piec
     assert flags == [True, True, True, True, True, False]
 
 
+@pytest.mark.parametrize(("room", "flags"), [(3, [True, True, False]), (1, [False, False, False])])
+@pytest.mark.parametrize("milliseconds", [0, 100])
+def test_what_was_delivered_with_a_deleted_message_is_called_redelivered_and_nothing_else(
+    room: int, flags: list[bool], milliseconds: int
+) -> None:
+    world = World(Stream(), Random(0))
+    first = world.join(room)
+    world.push("p0", 3)
+    world.passes(milliseconds)  # long enough to be recorded, or not
+    world.delete(0)
+    first.allow(0)
+    world.leave(first)
+    second = world.join(room=1)
+    world.push("p0", 1)
+
+    found: list[bool] = []
+    while second.got:
+        found.append(world.stream.queue.is_redelivered(second.got[0]))
+        world.settle(second, second.got[:1], "ack")
+
+    assert found == flags
+
+
 def test_a_worker_may_settle_by_id_what_a_member_got_later() -> None:
     world = World(Stream(), Random(0))
     member = world.join(room=10)

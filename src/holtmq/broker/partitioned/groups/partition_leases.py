@@ -209,6 +209,16 @@ class PartitionLeases:
         self.marks.pop(partition, None)
         self.unmarked.pop(partition, None)
 
+    def deleted_head(self, partition: int, head: int) -> None:
+        """The partition's next message is this one now: it was delivered with the deleted one, or never."""
+        mark = self.marks.pop(partition, None)
+        if mark is not None and head < mark[1]:
+            self.marks[partition] = (1, mark[1])
+        if partition in self.marks or head < self.unmarked.get(partition, 0):
+            self.attempts[partition] = 1
+        else:
+            self.forget_attempts(partition)
+
     def _settle_mark(self, partition: int, new: int) -> None:
         mark = self.marks.get(partition)
         if mark is not None and new < mark[1]:
