@@ -23,6 +23,7 @@ from holtmq.amqp.methods import (
     QueueDeclare,
     TxCommit,
     TxCommitOk,
+    TxRollback,
     TxSelect,
 )
 from holtmq.broker.partitioned.log.bodies import Body
@@ -260,3 +261,28 @@ def test_the_limit_holds_for_each_transaction_by_itself(monkeypatch: pytest.Monk
         assert TxCommitOk() in site.call(BasicAck(tag, multiple=True), TxCommit()) + site.finish()
 
     assert site.lag == 0
+
+
+def test_a_commit_settles_what_was_acked_before_the_consumer_was_cancelled() -> None:
+    site = Site(in_transaction=True)
+
+    site.call(BasicAck(7, multiple=True))
+    site.call(BasicCancel("me"))
+    told = site.call(TxCommit()) + site.finish()
+
+    assert TxCommitOk() in told
+    assert (site.lag, site.leased) == (COUNT - 7, 0)
+
+
+@pytest.mark.parametrize("rolls_back", [False, True])
+def test_what_an_open_transaction_has_settled_returns_when_its_channel_closes(rolls_back: bool) -> None:
+    site = Site(in_transaction=True)
+
+    site.call(BasicAck(7, multiple=True))
+    site.call(BasicCancel("me"))
+    if rolls_back:
+        site.call(TxRollback())
+    site.call(ChannelClose(200, "done"))
+    site.finish()
+
+    assert (site.lag, site.leased) == (COUNT, 0)

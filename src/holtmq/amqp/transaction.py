@@ -127,6 +127,8 @@ class Transaction:
         """Bound what a commit must decide at its one moment, 8 µs for each partition or dead letter."""
         claims = by_claim([lease.message for lease in leases], AckStatus.COMPLETED)
         self._claims.update(claims)
+        for claim in claims:
+            claim.is_awaited = True  # a consumer that is cancelled before the commit does not end it
         self._letters += sum(map(len, claims.values())) if rejects else 0
         if len(self._claims) + self._letters > _GROUPS_MAX:
             raise Conflict(
@@ -323,6 +325,8 @@ class Transaction:
         self._publishes, self._settlements = [], []
         self._bytes = self._rewritten = self._work = 0
         self._refused, self._letter_work = Counter(), Counter()
+        for claim in self._claims:
+            claim.is_awaited = False
         self._claims = set()
         self._acks = self._late = self._letters = 0
         self._retaken.keep()

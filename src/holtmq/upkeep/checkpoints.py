@@ -16,7 +16,7 @@ from holtmq.journal import Journal
 
 _FILLED_UP: Final = 1024  # a checkpoint may append a few bytes, to get a position of its own
 _RELIEF_SECONDS: Final = 10.0  # between checkpoints that are only made to free disk space
-_QUEUES_AT_ONCE: Final = 1_000  # partitioned queues copied in one step: about 5 ms
+_QUEUES_AT_ONCE: Final = 1_000  # partitioned queues with few partitions, copied in one step: about 5 ms
 
 
 class Checkpoints:

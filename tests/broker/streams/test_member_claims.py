@@ -86,6 +86,25 @@ def test_a_rejected_message_leaves_the_others_to_their_holder(which: int, atomic
     assert log.groups["g"].lag(0) == 0
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+def test_messages_rejected_together_are_dead_letters_although_one_between_them_was_deleted(
+    is_held: bool,
+) -> None:
+    world = World(Stream(), Random(0))
+    if is_held:
+        member = world.join(room=10)
+    world.push("p0", 4)
+    world.delete(1)
+    if not is_held:
+        member = world.join(room=10)
+
+    world.settle(member, member.got[:-1], "reject")
+
+    log = world.stream.log
+    assert [letter.offset for letter in log.dead_letters] == [0, 2]
+    assert [message.seq for message in member.got] == [3]
+
+
 def test_another_partition_that_is_ready_comes_first() -> None:
     stream = Stream()
     world = World(stream, Random(0))
@@ -188,6 +207,55 @@ def test_what_was_delivered_before_a_restart_is_called_redelivered_and_nothing_e
 
     flags = [world.stream.queue.is_redelivered(message) for message in member.got]
     assert flags == [False, True, True, False, False]
+
+
+@pytest.mark.parametrize("milliseconds", [0, 100])
+@pytest.mark.parametrize("how", ["leave", "requeue"])
+def test_what_another_member_had_is_called_redelivered_although_it_comes_in_pieces(
+    how: str, milliseconds: int
+) -> None:
+    """The first member had five at once. The second gets two at first, then one after the other."""
+    world = World(Stream(), Random(0))
+    first = world.join(room=5)
+    world.push("p0", 5)
+    world.passes(milliseconds)  # long enough to be recorded, or not
+    if how == "leave":
+        world.leave(first)
+    else:
+        first.allow(0)
+        world.settle(first, first.got[:], "requeue")
+    second = world.join(room=2)
+    world.push("p0", 1)
+
+    flags: list[bool] = []
+    while second.got:
+        flags.append(world.stream.queue.is_redelivered(second.got[0]))
+        world.settle(second, second.got[:1], "ack")
+
+    assert flags == [True, True, True, True, True, False]
+
+
+@pytest.mark.parametrize(("room", "flags"), [(3, [True, True, False]), (1, [False, False, False])])
+@pytest.mark.parametrize("milliseconds", [0, 100])
+def test_what_was_delivered_with_a_deleted_message_is_called_redelivered_and_nothing_else(
+    room: int, flags: list[bool], milliseconds: int
+) -> None:
+    world = World(Stream(), Random(0))
+    first = world.join(room)
+    world.push("p0", 3)
+    world.passes(milliseconds)  # long enough to be recorded, or not
+    world.delete(0)
+    first.allow(0)
+    world.leave(first)
+    second = world.join(room=1)
+    world.push("p0", 1)
+
+    found: list[bool] = []
+    while second.got:
+        found.append(world.stream.queue.is_redelivered(second.got[0]))
+        world.settle(second, second.got[:1], "ack")
+
+    assert found == flags
 
 
 def test_a_worker_may_settle_by_id_what_a_member_got_later() -> None:

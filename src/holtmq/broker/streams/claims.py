@@ -15,15 +15,16 @@ from holtmq.broker.partitioned.requests import HeldPartition, SettledRun
 
 
 class Claim:
-    """One claimed partition, among the others of its member. ``over``: the member holds nothing of it."""
+    """One claimed partition, among the others of its member. ``over``: the member holds nothing of it.
+    ``is_awaited``: an open transaction settles messages of it."""
 
-    __slots__ = ("_others", "_verdicts", "_waiting", "held", "over")
+    __slots__ = ("_others", "_verdicts", "_waiting", "held", "is_awaited", "over")
 
     def __init__(self, held: HeldPartition, others: dict[int, Claim]) -> None:
         others[held.partition] = self
         self._others = others
         self.held = held
-        self.over = False
+        self.over = self.is_awaited = False
         self._waiting: deque[int] = deque()
         self._verdicts: dict[int, AckStatus] = {}
 

@@ -187,9 +187,12 @@ class GroupMember:
         return messages
 
     def leave(self) -> None:
-        """Return every claim; of very many some now, and the others after other work."""
+        """Return every claim; of very many some now, and the others after other work.
+
+        A claim of which an open transaction settles messages ends with them, as after a rollback.
+        """
         self._queue.service.line.discharge(self._queue.stored_as, self._group, self._told)
-        claims = list(self._claims.values())
+        claims = [claim for claim in self._claims.values() if not claim.is_awaited]
         self._claims = {}
         for claim in claims:
             claim.over = True

@@ -180,6 +180,21 @@ def test_a_capture_that_was_given_up_does_not_harm_the_next_one() -> None:
     assert contents(captured) == then
 
 
+def test_fewer_queues_with_many_partitions_are_captured_in_a_step() -> None:
+    history = History(Random(1))
+    for queue in QUEUES:
+        names = (f"p{number}" for number in range(400))
+        history.service.push([PushItem(queue, name, Body(name, b"1")) for name in names], history.now)
+    store = history.service.store
+    store.begin_capture()
+
+    steps = 1
+    while not store.capture_more(20):
+        steps += 1
+
+    assert steps == 4  # two in each, and one to find that there are no more
+
+
 def test_live_positions_after_the_records_are_refused() -> None:
     history = History(Random(1))
     history.push()

@@ -69,6 +69,30 @@ def test_a_batch_reaches_over_holes_and_the_limit_counts_messages() -> None:
     assert ids(node.pop(batch=3)) == ["g"]
 
 
+def test_messages_around_a_hole_are_dead_letters_together() -> None:
+    node = node_with()
+    node.push("p", *"abcde")
+    delete(node, "b")
+    delete(node, "c")
+    a, d, e = node.pop(batch=3)
+
+    outcomes = node.ack([a, d], AckStatus.DEAD_LETTER, AckStatus.DEAD_LETTER)
+
+    assert [outcome.verdict for outcome in outcomes] == [AckVerdict.FILED, AckVerdict.FILED]
+    assert ids(node.pop(batch=3)) == [e.transaction_id]
+
+
+def test_a_hole_does_not_settle_a_message_before_it_that_nobody_named() -> None:
+    node = node_with()
+    node.push("p", *"abcd")
+    delete(node, "c")
+    a, _, d = node.pop(batch=3)
+
+    node.ack([a, d], AckStatus.DEAD_LETTER, AckStatus.DEAD_LETTER)
+
+    assert ids(node.pop(batch=3)) == ["b", "d"]
+
+
 def test_an_acked_prefix_that_ends_before_a_hole_leaves_only_what_is_left() -> None:
     node = node_with()
     node.push("p", *"abcd")

@@ -5,7 +5,7 @@ acks. Must not touch: state (the queue applies the events), clocks, wire names.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,6 +25,7 @@ from holtmq.broker.partitioned.groups.acknowledgment import (
 )
 from holtmq.broker.partitioned.groups.group import Group, micros
 from holtmq.broker.partitioned.groups.partition_leases import PartitionLease
+from holtmq.broker.partitioned.log.message_log import Partition
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import HeldPartition
 
@@ -94,8 +95,8 @@ def decide_held(
     if cursor is None:
         cursor = where.first
     if where.holes or min(verdicts) < cursor or max(verdicts) >= lease.end:
-        holes = set(where.holes or ())
         end = lease.end
+        holes = set(where.holes_in(cursor, end))
         verdicts = {at: said for at, said in verdicts.items() if cursor <= at < end and at not in holes}
         if not verdicts:
             return None
@@ -106,7 +107,7 @@ def decide_held(
         return Acked(reader.number, partition, cursor, 0 if released else spent, micros(now), 0, released, ())
     named = {at: _NAMED[said] for at, said in verdicts.items()}
     budget = Budget(spent, queue.config.retry_limit)
-    settlement = settle(named, cursor, lease.end, budget)
+    settlement = settle(named, cursor, lease.end, budget, holes=_holes_among(where, named))
     if max(verdicts) < settlement.cursor < lease.end:  # none returned: the holder goes on with the others
         settlement = replace(settlement, released=False)
     return _event(queue, reader, partition, settlement, budget, None, micros(now), None)
@@ -158,10 +159,17 @@ def _decide_partition(
     if not named:
         return None
     budget = Budget(group.leases.retries.get(partition, 0), queue.config.retry_limit)
-    settlement = settle(named, cursor, lease.end if lease is not None else None, budget, release)
+    lease_end = lease.end if lease is not None else None
+    holes = _holes_among(queue.partitions[partition], named)
+    settlement = settle(named, cursor, lease_end, budget, release, holes)
     answers = _answer(settlement, accepted, lease, queue.config.files_dead_letters, outcomes)
     error = _head_error(named) if settlement.failed else None
     return _event(queue, group, partition, settlement, budget, answers, micros(now), error)
+
+
+def _holes_among(where: Partition, named: Mapping[int, Named]) -> Collection[int]:
+    """The positions of deleted messages between these."""
+    return set(where.holes_in(min(named), max(named))) if where.holes is not None else ()
 
 
 def _head_error(named: Mapping[int, Named]) -> str | None:

@@ -5,7 +5,7 @@ Must not touch: leases, clocks, identifiers. The caller resolves positions; the 
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -144,11 +144,13 @@ def settle(
     lease_end: int | None,
     budget: Budget,
     release: bool | None = None,
+    holes: Collection[int] = (),
 ) -> Settlement:
     """Apply all of one call's items for one (partition, group) together.
 
     ``named`` has at least one position, all at or above ``cursor``. ``lease_end`` is one past the live
-    lease's last position. ``release`` ends the lease at a clean ack even if positions remain.
+    lease's last position. ``release`` ends the lease at a clean ack even if positions remain. ``holes`` are
+    positions of deleted messages, which nobody can name.
     """
     heads = [position for position, item in named.items() if item.status is not AckStatus.COMPLETED]
     if not heads:
@@ -162,16 +164,18 @@ def settle(
         below = max((position + 1 for position in named if position < head), default=cursor)
         failed = status is AckStatus.FAILED
         return Settlement(below, budget.spent + failed, released=True, failed=failed)
-    return _file_from(head, named, budget)
+    return _file_from(head, named, budget, holes)
 
 
-def _file_from(head: int, named: Mapping[int, Named], budget: Budget) -> Settlement:
+def _file_from(head: int, named: Mapping[int, Named], budget: Budget, holes: Collection[int]) -> Settlement:
     """Dead-letter the head, then continue upward until a position that the call does not cover."""
     exhausted = budget.spent >= budget.limit
     filed = [(head, named[head].error or RETRIES_EXHAUSTED)]
     top = max((p for p, item in named.items() if item.status is AckStatus.COMPLETED), default=-1)
     cursor, retry_count = head + 1, 0
     for position in sorted(p for p in named if p > head):
+        while cursor in holes:
+            cursor += 1
         if position > cursor and position > top:
             break  # an unnamed position with nothing completed above it: the rest is redelivered
         item = named[position]

@@ -198,7 +198,8 @@ class Group:
         if first < delivered_before:
             end = where.live_end(min(end, delivered_before))
         offsets, holes, end = where.stored_from(first, end, limit)
-        lease.end = leases.unmarked[partition] = end
+        lease.end = end
+        leases.reached(partition, end)
         attempt = 2 if first < delivered_before else 1
         return Delivery(partition, where.name, lease, first, offsets, attempt, holes, continues=True)
 

@@ -190,8 +190,16 @@ class PartitionLeases:
         for column in (*counted, self._live, self._by_id, self.recorded):
             column.clear()
 
+    def reached(self, partition: int, end: int) -> None:
+        """Messages up to ``end`` are delivered; an earlier holder may have had more."""
+        before = self.unmarked.get(partition, 0)
+        self.unmarked[partition] = end if end > before else before
+
     def mark(self, partition: int, attempt: int, end: int) -> None:
         """Note that messages up to ``end`` were delivered, the head for the ``attempt``-th time."""
+        before = self.marks.get(partition)
+        if before is not None and before[1] > end:
+            end = before[1]  # an earlier holder has had more
         self.marks[partition] = (attempt, end)
         self.attempts[partition] = attempt
 
@@ -200,6 +208,16 @@ class PartitionLeases:
         self.attempts.pop(partition, None)
         self.marks.pop(partition, None)
         self.unmarked.pop(partition, None)
+
+    def deleted_head(self, partition: int, head: int) -> None:
+        """The partition's next message is this one now: it was delivered with the deleted one, or never."""
+        mark = self.marks.pop(partition, None)
+        if mark is not None and head < mark[1]:
+            self.marks[partition] = (1, mark[1])
+        if partition in self.marks or head < self.unmarked.get(partition, 0):
+            self.attempts[partition] = 1
+        else:
+            self.forget_attempts(partition)
 
     def _settle_mark(self, partition: int, new: int) -> None:
         mark = self.marks.get(partition)
@@ -222,7 +240,7 @@ class PartitionLeases:
         self.end(partition)  # an expired lease may still be there
         attempt = self.attempts.get(partition, 0) + 1
         self.attempts[partition] = attempt
-        self.unmarked[partition] = end
+        self.reached(partition, end)
         lease = PartitionLease(lease_id, partition, first, end, expires_at, attempt, lent_at=now)
         self._live[partition] = lease
         self._by_id.setdefault(lease_id, []).append(partition)
@@ -310,7 +328,7 @@ class PartitionLeases:
         renewed = [self._live[partition] for partition in held if now < self._live[partition].expires_at]
         for lease in renewed:
             lease.expires_at = max(lease.expires_at, until)
-            self.unmarked[lease.partition] = lease.end
+            self.reached(lease.partition, lease.end)
         return renewed, bool(held)
 
     def knows(self, lease_id: str) -> bool:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from math import inf
+from typing import Final
 
 from holtmq.broker.partitioned.captured import StateRecord
 from holtmq.broker.partitioned.log.snapshot import CapturedQueue
 from holtmq.broker.partitioned.queue import PartitionedQueue
+
+_PARTITIONS: Final = 40  # take as long as a queue
 
 
 class CapturedQueues:
@@ -33,16 +36,22 @@ class CapturedQueues:
         self._capture(number)
 
     def capture(self, most: int | None = None) -> None:
-        """Capture further queues, at most so many."""
-        numbers = list(islice(self._left, most))
-        for number in numbers:
-            self._capture(number)
-        self.is_complete = most is None or len(numbers) < most
+        """Capture further queues, at most so many; one with many partitions counts as several."""
+        left = inf if most is None else most
+        while left > 0:
+            number = next(self._left, None)
+            if number is None:
+                self.is_complete = True
+                return
+            left -= self._capture(number)
 
-    def _capture(self, number: int) -> None:
+    def _capture(self, number: int) -> int:
+        """Capture this queue, if it is still to be; return how many queues take as long."""
         queue = self._queues.get(number)
-        if isinstance(queue, PartitionedQueue):
-            self._queues[number] = CapturedQueue(queue)
+        if not isinstance(queue, PartitionedQueue):
+            return 1
+        self._queues[number] = CapturedQueue(queue)
+        return 1 + len(queue.partitions) // _PARTITIONS
 
     def live(self) -> Iterator[array[int]]:
         """The journal positions that the queues refer to."""

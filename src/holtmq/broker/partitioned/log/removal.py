@@ -62,7 +62,7 @@ def drop_from_lease(group: Group, index: int, position: int, where: Partition) -
     if cursor is not None and where.live_from(cursor) > position >= cursor:
         # The next message must not inherit the retries of the deleted head.
         leases.retries.pop(index, None)
-        leases.forget_attempts(index)
+        leases.deleted_head(index, where.live_from(cursor))
         held_back = leases.holds.pop(index, None) is not None
     else:
         held_back = False
