@@ -270,6 +270,20 @@ def test_a_crash_in_between_does_not_keep_what_is_unused(bench: Bench, checkpoin
     assert not any(name in bench.vhost.exchanges for name in names + before)
 
 
+def test_an_exchange_declared_again_after_one_that_was_bound_to_itself_is_there_after_a_crash(
+    bench: Bench,
+) -> None:
+    bench.broker.exchanges.declare(bench.vhost, "x", "fanout", durable=True, auto_delete=True)
+    bench.broker.bind(bench.vhost, "x", "x", "", to_exchange=True)
+    bench.broker.exchanges.delete(bench.vhost, "x")
+    bench.broker.exchanges.declare(bench.vhost, "x", "direct", durable=True)
+
+    bench.sync()
+    bench.crash()
+
+    assert bench.vhost.exchange("x").kind is ExchangeKind.DIRECT
+
+
 def test_a_vhost_deleted_in_between_is_not_in_the_journal_any_more(bench: Bench) -> None:
     bench.broker.put_vhost("large")
     large = bench.broker.vhost("large")

@@ -370,7 +370,10 @@ def _apply(
 
 def _complete(removal: Removal, vhost: VHost, unused: dict[QueueExchange, VHost]) -> None:
     """Remove bindings, and note the auto-delete exchanges that are left unused."""
-    unused.update((exchange, vhost) for exchange in removal if exchange is not None)
+    for exchange in removal:
+        # Not what is being deleted itself, which was bound to itself: its name may be another's at the end.
+        if exchange is not None and vhost.exchanges.get(exchange.name) is exchange:
+            unused[exchange] = vhost
 
 
 def _restore_queue(broker: Broker, change: QueuePut) -> Queue:
