@@ -270,6 +270,27 @@ def test_a_crash_in_between_does_not_keep_what_is_unused(bench: Bench, checkpoin
     assert not any(name in bench.vhost.exchanges for name in names + before)
 
 
+@pytest.mark.parametrize("to_exchange", [False, True])
+def test_an_auto_delete_exchange_that_had_other_bindings_is_there_after_a_crash_without_them(
+    bench: Bench, to_exchange: bool
+) -> None:
+    bench.declare("q")
+    if to_exchange:
+        bench.broker.exchanges.declare(bench.vhost, "end", "fanout", durable=True, auto_delete=True)
+        bench.broker.bind(bench.vhost, "end", "q", "")
+    bench.declare("transient", durable=False)
+    (name,) = lead(bench, "end" if to_exchange else "q", 1, auto_delete=True)
+    bench.broker.bind(bench.vhost, name, "transient", "1")
+
+    bench.broker.delete_queue(bench.vhost, "q")
+    run_out(bench)
+    bench.sync()
+    bench.crash()
+
+    assert bench.vhost.exchange(name).is_unused
+    assert "end" not in bench.vhost.exchanges
+
+
 def test_an_exchange_declared_again_after_one_that_was_bound_to_itself_is_there_after_a_crash(
     bench: Bench,
 ) -> None:
