@@ -122,6 +122,19 @@ def test_an_exchange_that_chooses_does_not_choose_what_is_gone(bench: Bench, kin
         assert [reached(bench, name, key) for key in "abcd"] == [["q"]] * 4
 
 
+def test_a_headers_exchange_finds_a_queue_behind_what_is_left_of_one_with_its_name(bench: Bench) -> None:
+    bench.declare("q")
+    names = lead(bench, "q", 30, kind="headers")
+    bench.broker.delete_queue(bench.vhost, "q")
+
+    bench.declare("q")
+    for name in names:
+        bench.broker.bind(bench.vhost, name, "q", "another key")
+        bench.publish("1", name.encode(), exchange=name)
+
+    assert bench.bodies("q") == [name.encode() for name in names]
+
+
 def test_weights_of_a_queue_that_is_gone_do_not_count(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holtmq.broker.topology.binding_indexes.MAX_TOTAL_WEIGHT", 100)
     bench.declare("q")
