@@ -118,13 +118,11 @@ class AmqpProtocol(asyncio.Protocol):
 
     def unstall_soon(self) -> None:
         """Go on with what was read, after the other sockets."""
-        asyncio.get_running_loop().call_soon(self._go_on)
+        self._server.serve_soon(self)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Process what was read before."""
         self._began = monotonic()
-        if self._server.is_round_over(self._began):
-            self.unstall_soon()
-            return
         self._server.refresh_clock()
         try:
             self.connection.unstall()
