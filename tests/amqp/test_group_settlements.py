@@ -111,6 +111,18 @@ def test_acks_up_to_a_tag_leave_the_others() -> None:
     assert list(site.client.connection.channels[1].ledger.by_number) == [8, 9, 10, 11]
 
 
+@pytest.mark.parametrize(
+    "following", [ChannelClose(200, "", 0, 0), BasicNack(0, multiple=True, requeue=False), BasicRecover(True)]
+)
+def test_what_follows_acks_of_many_in_the_same_read_waits_for_them(following: Method) -> None:
+    site = Site()
+
+    site.call(BasicAck(0, multiple=True), following)
+    site.finish()
+
+    assert (site.lag, site.leased, site.letters) == (0, 0, 0)
+
+
 def test_acks_of_few_go_at_once() -> None:
     site = Site()
 

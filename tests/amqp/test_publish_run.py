@@ -22,6 +22,7 @@ from holtmq.amqp.methods import (
     TxSelect,
 )
 from holtmq.auth.permissions import Permissions
+from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.wire import property_walker
 from holtmq.wire.properties import Properties
 
@@ -176,6 +177,26 @@ def test_a_known_publish_does_not_outlive_its_queue() -> None:
     client.feed(frame(QueueDelete("q")) + publish(b"a", "q") + frame(QueueDeclare("q")) + publish(b"b", "q"))
 
     assert client.bodies() == [b"b"]
+
+
+@pytest.mark.parametrize("known", ["", "x0", "x1"])
+def test_a_publish_finds_no_exchange_that_is_unused_and_about_to_be_deleted(
+    monkeypatch: pytest.MonkeyPatch, known: str
+) -> None:
+    monkeypatch.setattr(LongChanges.add, "__defaults__", (10,))
+    client = Client(new_broker())
+    client.call(QueueDeclare("q"))
+    for number in range(50):
+        client.call(ExchangeDeclare(f"x{number}", auto_delete=True), QueueBind("q", f"x{number}", "k"))
+    if known:
+        client.feed(publish(b"before", "k", exchange=known) * 3)
+    client.call(ConfirmSelect(), QueueDelete("q"))
+    assert "x0" in client.broker.vhost("/").exchanges
+
+    client.feed(publish(b"after", "k", exchange="x0"))
+
+    assert isinstance(client.failure, ChannelFault)
+    assert client.failure.code is ReplyCode.NOT_FOUND
 
 
 def test_connections_share_what_is_known_and_keep_little_themselves() -> None:

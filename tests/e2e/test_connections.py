@@ -764,3 +764,63 @@ def test_when_the_time_of_a_round_is_over_the_other_clients_wait_and_lose_nothin
     assert broker.call(receive) == [False, True, True, True, True]
     eventually(lambda: channels[0].queue_declare(name, passive=True).method.message_count == 14)
     assert not any(broker.call(lambda _: [protocol.connection.is_stalled for protocol in mine]))
+
+
+def test_a_client_with_much_to_do_goes_on_after_those_who_have_waited_longer(
+    broker: TestBroker, connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holtmq.amqp.server._ROUND", 0.0)  # one client in each round
+    monkeypatch.setattr("holtmq.amqp.protocol._TIME_SLICE", -1.0)  # and one frame of it
+    of_other_tests = broker.call(lambda node: set(node.amqp.connections))
+    channels = [connect().channel() for _ in range(3)]
+    channels[0].queue_declare(name)
+    mine = broker.call(lambda node: [one for one in node.amqp.connections if one not in of_other_tests])
+    asked = encode_frame(FRAME_METHOD, 1, encode_method(QueueDeclare(name, passive=True, no_wait=True)))
+    served: list[int] = []
+
+    def receive(_: Node) -> None:
+        for number, protocol in enumerate(mine):
+
+            def unstall(number: int = number, then: Callable[[], None] = protocol.connection.unstall) -> None:
+                served.append(number)
+                then()
+
+            monkeypatch.setattr(protocol.connection, "unstall", unstall)
+            protocol.data_received(asked * 4)
+
+    broker.call(receive)
+
+    eventually(lambda: not any(protocol.connection.is_stalled for protocol in mine))
+    assert served == [0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2]
+
+
+def test_what_a_client_sent_before_it_closed_its_socket_is_not_lost_when_others_have_the_round(
+    broker: TestBroker, connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holtmq.amqp.server._ROUND", 0.0)  # one client in each round
+    of_other_tests = broker.call(lambda node: set(node.amqp.connections))
+    channels = [connect().channel() for _ in range(4)]
+    channels[0].queue_declare(name)
+    others = broker.call(lambda node: node.amqp.connections - of_other_tests)
+    connect().channel()
+    (last,) = broker.call(lambda node: node.amqp.connections - of_other_tests - others)
+    publish_one = b"".join(
+        encode_frame(kind, 1, payload)
+        for kind, payload in [
+            (FRAME_METHOD, encode_method(BasicPublish("", name, False, False))),
+            (FRAME_HEADER, encode_header(1, encode_properties(Properties()))),
+            (FRAME_BODY, b"x"),
+        ]
+    )
+
+    def receive(_: Node) -> bool:
+        for protocol in (*others, last):
+            protocol.data_received(publish_one * 3)
+        was_stalled = last.connection.is_stalled
+        if not last.eof_received():
+            last.transport.close()
+        return was_stalled
+
+    assert broker.call(receive)
+    eventually(lambda: channels[0].queue_declare(name, passive=True).method.message_count == 15)
+    eventually(lambda: last not in broker.call(lambda node: set(node.amqp.connections)))

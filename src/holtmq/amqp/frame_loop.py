@@ -145,6 +145,8 @@ class FrameLoop:
                         # The acks after the wrong one are ignored, like all input of a closing channel.
                         fault = channel_error(error) if isinstance(error, BrokerError) else error
                         self._fail(channel, fault, _ACK_ID)
+                    if connection.has_stopped:  # very many are being settled in steps
+                        break
                     if (tags or channel.closing) and at < end and connection.gives_way():
                         break
                     continue

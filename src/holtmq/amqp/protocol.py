@@ -43,6 +43,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._ended = False
         self._parting = False  # all output is sent; the client closes the socket
         self._closed_to_input = False
+        self._at_end = False  # the client has closed its side; what it sent is not processed yet
         self._began = 0.0  # when the processing of what was read began
         self._received_at = self._sent_at = asyncio.get_running_loop().time()
         self._deadline = self._received_at + server.limits.handshake_timeout
@@ -104,6 +105,8 @@ class AmqpProtocol(asyncio.Protocol):
             most = _STALLED_MAX if connection.is_running else FIRST_PAYLOAD_MAX
             if connection.waiting_bytes > most:
                 self._pause_reading()
+        elif self._at_end:
+            self.transport.close()
 
     def _break_down(self) -> None:
         """Handle a bug of ours: close this connection, keep the broker running."""
@@ -118,13 +121,11 @@ class AmqpProtocol(asyncio.Protocol):
 
     def unstall_soon(self) -> None:
         """Go on with what was read, after the other sockets."""
-        asyncio.get_running_loop().call_soon(self._go_on)
+        self._server.serve_soon(self)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Process what was read before."""
         self._began = monotonic()
-        if self._server.is_round_over(self._began):
-            self.unstall_soon()
-            return
         self._server.refresh_clock()
         try:
             self.connection.unstall()
@@ -135,8 +136,16 @@ class AmqpProtocol(asyncio.Protocol):
             self.resume_reading_if_unstalled()
 
     def eof_received(self) -> bool:
-        """The client has closed its side."""
-        return False
+        """The client has closed its side. Returns whether the socket stays open, until what it sent before is
+        processed: it may wait for its turn. TLS closes it at once."""
+        connection = self.connection
+        self._at_end = (
+            connection.is_running
+            and connection.is_stalled
+            and bool(connection.waiting_bytes)
+            and self.transport.get_extra_info("sslcontext") is None
+        )
+        return self._at_end
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket was closed."""
@@ -244,8 +253,11 @@ class AmqpProtocol(asyncio.Protocol):
                 log.info("connection timed out", extra={"peer": self.peer, "phase": connection.phase.name})
                 self.transport.abort()
             return
-        if not self._reading and not connection.is_stalled:
-            self.resume_reading_if_unstalled()
+        if not connection.is_stalled:
+            if self._at_end:  # the stall had no callback
+                self.transport.close()
+            elif not self._reading:
+                self.resume_reading_if_unstalled()
         interval = connection.heartbeat
         if not interval:
             return

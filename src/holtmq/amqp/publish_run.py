@@ -252,11 +252,11 @@ class PublishRun:
             self._exchanges.clear()
             self._rules_version = vhost.rules_version
         found = self._exchanges.get(exchange)
-        if found is not None:
+        if found is not None and not found.exchange.is_abandoned:
             found.refresh()
             return found
         name = exchange[1:].decode("utf-8", "surrogateescape")
-        known = vhost.exchanges.get(name)
+        known = vhost.find_exchange(name)
         if known is None or known.internal:
             return None
         if self._connection.rights.restricts_topics(known):

@@ -8,8 +8,10 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from holtmq.amqp.codes import ReplyCode
@@ -75,6 +77,8 @@ class AmqpServer:
         self.connections: set[AmqpProtocol] = set()
         self.with_output: list[AmqpProtocol] = []
         self._round_began = 0.0  # 0: no client was served in this round
+        self._stalled: deque[AmqpProtocol] = deque()  # they go on in this order
+        self._serves_soon = False
         self.alarm = ""  # why publishers are paused; empty: they are not
         self._waiting_for_journal: set[AmqpProtocol] = set()
         self.refusal = ""  # why clients are sent away; empty: they are not
@@ -125,6 +129,28 @@ class AmqpServer:
 
     def _end_round(self) -> None:
         self._round_began = 0.0
+
+    def serve_soon(self, protocol: AmqpProtocol) -> None:
+        """Let this client go on with what was read from it, after those who wait already.
+
+        One with much to do waits behind them again, also behind those for whom this round had no time.
+        """
+        self._stalled.append(protocol)
+        if not self._serves_soon:
+            self._serves_soon = True
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    def _serve(self) -> None:
+        stalled = self._stalled
+        try:
+            for _ in range(len(stalled)):
+                if self.is_round_over(monotonic()):
+                    break
+                stalled.popleft().go_on()
+        finally:
+            self._serves_soon = bool(stalled)
+            if stalled:
+                asyncio.get_running_loop().call_soon(self._serve)
 
     def flush(self) -> None:
         """One write per connection that has output; of very many connections some, the others in the next

@@ -122,6 +122,19 @@ def test_an_exchange_that_chooses_does_not_choose_what_is_gone(bench: Bench, kin
         assert [reached(bench, name, key) for key in "abcd"] == [["q"]] * 4
 
 
+def test_a_headers_exchange_finds_a_queue_behind_what_is_left_of_one_with_its_name(bench: Bench) -> None:
+    bench.declare("q")
+    names = lead(bench, "q", 30, kind="headers")
+    bench.broker.delete_queue(bench.vhost, "q")
+
+    bench.declare("q")
+    for name in names:
+        bench.broker.bind(bench.vhost, name, "q", "another key")
+        bench.publish("1", name.encode(), exchange=name)
+
+    assert bench.bodies("q") == [name.encode() for name in names]
+
+
 def test_weights_of_a_queue_that_is_gone_do_not_count(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holtmq.broker.topology.binding_indexes.MAX_TOTAL_WEIGHT", 100)
     bench.declare("q")
@@ -268,6 +281,41 @@ def test_a_crash_in_between_does_not_keep_what_is_unused(bench: Bench, checkpoin
     bench.sync()
     bench.crash()
     assert not any(name in bench.vhost.exchanges for name in names + before)
+
+
+@pytest.mark.parametrize("to_exchange", [False, True])
+def test_an_auto_delete_exchange_that_had_other_bindings_is_there_after_a_crash_without_them(
+    bench: Bench, to_exchange: bool
+) -> None:
+    bench.declare("q")
+    if to_exchange:
+        bench.broker.exchanges.declare(bench.vhost, "end", "fanout", durable=True, auto_delete=True)
+        bench.broker.bind(bench.vhost, "end", "q", "")
+    bench.declare("transient", durable=False)
+    (name,) = lead(bench, "end" if to_exchange else "q", 1, auto_delete=True)
+    bench.broker.bind(bench.vhost, name, "transient", "1")
+
+    bench.broker.delete_queue(bench.vhost, "q")
+    run_out(bench)
+    bench.sync()
+    bench.crash()
+
+    assert bench.vhost.exchange(name).is_unused
+    assert "end" not in bench.vhost.exchanges
+
+
+def test_an_exchange_declared_again_after_one_that_was_bound_to_itself_is_there_after_a_crash(
+    bench: Bench,
+) -> None:
+    bench.broker.exchanges.declare(bench.vhost, "x", "fanout", durable=True, auto_delete=True)
+    bench.broker.bind(bench.vhost, "x", "x", "", to_exchange=True)
+    bench.broker.exchanges.delete(bench.vhost, "x")
+    bench.broker.exchanges.declare(bench.vhost, "x", "direct", durable=True)
+
+    bench.sync()
+    bench.crash()
+
+    assert bench.vhost.exchange("x").kind is ExchangeKind.DIRECT
 
 
 def test_a_vhost_deleted_in_between_is_not_in_the_journal_any_more(bench: Bench) -> None:

@@ -291,9 +291,9 @@ def _apply(
             broker.policies.remove_vhost(name)
             broker.operator_policies.remove_vhost(name)
         case ExchangePut(vhost_name, name, kind, auto_delete, internal, arguments):
-            broker.vhosts[vhost_name].declare_exchange(
-                name, kind, True, auto_delete, internal, unpack_table(arguments)
-            )
+            vhost = broker.vhosts[vhost_name]
+            vhost.declare_exchange(name, kind, True, auto_delete, internal, unpack_table(arguments))
+            unused.pop(vhost.exchanges[name], None)  # it had other bindings, which a crash ends
         case ExchangeDeleted(vhost_name, name):
             vhost = broker.vhosts[vhost_name]
             if (doomed := vhost.exchanges.get(name)) is not None:
@@ -370,7 +370,10 @@ def _apply(
 
 def _complete(removal: Removal, vhost: VHost, unused: dict[QueueExchange, VHost]) -> None:
     """Remove bindings, and note the auto-delete exchanges that are left unused."""
-    unused.update((exchange, vhost) for exchange in removal if exchange is not None)
+    for exchange in removal:
+        # Not what is being deleted itself, which was bound to itself: its name may be another's at the end.
+        if exchange is not None and exchange.is_abandoned and vhost.exchanges.get(exchange.name) is exchange:
+            unused[exchange] = vhost
 
 
 def _restore_queue(broker: Broker, change: QueuePut) -> Queue:

@@ -13,13 +13,13 @@ from holtmq.broker.records.changes import (
     AnyChange,
     BindingPut,
     ExchangeDeleted,
-    ExchangePut,
     QueuePaused,
     QueuePut,
     encode_change,
     pack_table,
 )
 from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.topology.exchange_changes import exchange_put
 from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.broker.topology.vhost import VHost
@@ -108,14 +108,7 @@ class _CapturedVhost:
     def exchange_puts(self) -> Iterator[AnyChange]:
         for exchange in self._exchanges:
             if exchange.durable and not exchange.is_default:
-                yield ExchangePut(
-                    self._name,
-                    exchange.name,
-                    exchange.kind.value,
-                    exchange.auto_delete,
-                    exchange.internal,
-                    pack_table(dict(exchange.arguments)),  # type: ignore[arg-type]
-                )
+                yield exchange_put(self._name, exchange)
 
     def queue_put(self, queue: Queue) -> AnyChange:
         packed = pack_table(dict(queue.arguments))  # type: ignore[arg-type]

@@ -24,8 +24,9 @@ from holtmq.broker.topology.topic_trie import TopicTrie
 if TYPE_CHECKING:
     from holtmq.broker.topology.exchanges import Binding, Exchange
 
-# By destination, and there by binding.
-_Candidates = dict[tuple[bool, str], dict[Identity, tuple[HeadersPattern, "Binding[Q]"]]]
+# By the id() of the destination, and there by binding. By its name, what is left of a deleted queue would
+# hide a new one.
+_Candidates = dict[int, dict[Identity, tuple[HeadersPattern, "Binding[Q]"]]]
 _SORTED_MAX: Final = 10_000  # about 3 ms
 _COMPARED: Final = 100  # patterns that are compared at once
 _destination: Final = attrgetter("destination")
@@ -108,11 +109,10 @@ class HeadersIndex(Generic[Q]):
         identity, pattern = binding.identity, HeadersPattern.from_arguments(binding.arguments)
         for pair in pattern.pairs() or (None,):
             candidates = self._by_pair.setdefault(pair, {})
-            candidates.setdefault(identity[:2], {})[identity] = (pattern, binding)
+            candidates.setdefault(id(binding.destination), {})[identity] = (pattern, binding)
 
     def remove(self, binding: Binding[Q]) -> None:
-        identity = binding.identity
-        destination = identity[:2]
+        identity, destination = binding.identity, id(binding.destination)
         for pair in HeadersPattern.from_arguments(binding.arguments).pairs() or (None,):
             candidates = self._by_pair[pair]
             del candidates[destination][identity]

@@ -52,7 +52,7 @@ class ExchangeChanges:
             self._log.refuse_if_failed()
         if not vhost.declare_exchange(name, kind, durable, auto_delete, internal, arguments) or not durable:
             return False
-        self._log.record(ExchangePut(vhost.name, name, kind, auto_delete, internal, pack_table(arguments)))
+        self._log.record(exchange_put(vhost.name, vhost.exchanges[name]))
         return True
 
     def delete(self, vhost: VHost, name: str, if_unused: bool = False) -> bool:
@@ -79,17 +79,21 @@ class ExchangeChanges:
         """The deletion of an exchange may leave others unused: those are deleted before it goes on."""
         removals = [removal]
         while removals:
-            for unused in removals[-1]:
-                if unused is not None and self._may_delete(vhost, unused):
-                    removals.append(self._deleted(vhost, unused.name))
-                    yield from repeat(None, _DELETION)
-                    break
+            for source in removals[-1]:
+                if source is not None and self._may_change(vhost, source):
+                    if source.is_abandoned:
+                        removals.append(self._deleted(vhost, source.name))
+                        yield from repeat(None, _DELETION)
+                        break
+                    if source.durable:
+                        # It may be left with bindings that a restart does not know: that must not delete it.
+                        self._log.record(exchange_put(vhost.name, source))
                 yield
             else:
                 removals.pop()
 
-    def _may_delete(self, vhost: VHost, unused: QueueExchange) -> bool:
-        known = not vhost.deleted and vhost.exchanges.get(unused.name) is unused
+    def _may_change(self, vhost: VHost, exchange: QueueExchange) -> bool:
+        known = not vhost.deleted and vhost.exchanges.get(exchange.name) is exchange
         return known and not self._log.has_failed
 
     def bind(
@@ -154,6 +158,18 @@ class ExchangeChanges:
         if exchange.auto_delete and exchange.is_unused:
             self.delete(vhost, source)
         return lasting
+
+
+def exchange_put(vhost: str, exchange: QueueExchange) -> ExchangePut:
+    """The record of a durable exchange."""
+    return ExchangePut(
+        vhost,
+        exchange.name,
+        exchange.kind.value,
+        exchange.auto_delete,
+        exchange.internal,
+        pack_table(dict(exchange.arguments)),  # type: ignore[arg-type]
+    )
 
 
 def _lasts(source: QueueExchange, destination: Queue | QueueExchange) -> bool:

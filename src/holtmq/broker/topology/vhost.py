@@ -28,7 +28,8 @@ Table: TypeAlias = Mapping[str, object]
 QueueExchange: TypeAlias = Exchange[Queue]
 QueueBinding: TypeAlias = Binding[Queue]
 # Removes the bindings of a deleted queue or exchange, one per step; there may be 100,000. It yields the
-# auto-delete exchanges that are left unused: the caller deletes these.
+# auto-delete exchanges that led to it: the caller deletes those that are abandoned, and journals that the
+# others, if durable, are not.
 Removal: TypeAlias = Iterator[QueueExchange | None]
 
 _LOCKED: Final = (
@@ -206,9 +207,10 @@ class VHost:
         return self._left_over(destination, sources)
 
     def _left_over(self, destination: Queue | QueueExchange, sources: dict[QueueExchange, None]) -> Removal:
+        lasts = destination.durable if isinstance(destination, Exchange) else destination.persisted
         while sources:  # not kept: those that are deleted must not all be freed at the end
             source, _ = sources.popitem()
-            yield source if source.is_abandoned else None
+            yield source if source.is_abandoned or (lasts and source.auto_delete) else None
             yield from source.remove_left_over(destination)
         del self._gone[id(destination)]
 
