@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gzip
 import re
 import socket
 import threading
@@ -22,6 +23,7 @@ from holtmq.auth.passwords import hash_password
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import User
 from holtmq.config import Config, Http, Limits
+from holtmq.http.engine import protocol
 from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
 
@@ -223,6 +225,31 @@ def test_who_waits_too_long_for_room_is_told(broker: TestBroker) -> None:
 
         assert status_of(second) == 503
         first.close()
+    wait_for(broker, lambda node: node.http.engine.room.free == 1 << 20)
+
+
+@pytest.mark.parametrize("at_once", [0, 4096], ids=["in a thread", "at once"])
+def test_what_a_packed_body_has_become_takes_room_too(
+    broker: TestBroker, api: Api, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(protocol, "_UNPACKED_AT_ONCE", at_once)
+    api.push("q", "a")
+    asked = b'{"entries":[{"queue":"q","partition":"none"}],"maxWaitMs":60000' + b" " * 700_000 + b"}"
+
+    def packed(path: bytes, body: bytes) -> bytes:
+        body = gzip.compress(body)
+        head = b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n"
+        return head % (path, len(body)) + body
+
+    with wire(broker) as waiting, wire(broker) as second, wire(broker) as third:
+        waiting.sendall(packed(b"/api/v1/fetch", asked))
+        wait_for(broker, lambda node: node.http.engine.room.free == (1 << 20) - len(asked))
+
+        second.sendall(packed(b"/api/v1/fetch", asked))
+        third.sendall(packed(b"/api/v1/push", b'{"items":[{"queue":"q","payload":1}]}'))
+
+        assert status_of(second) == 503
+        assert status_of(third) == 201
     wait_for(broker, lambda node: node.http.engine.room.free == 1 << 20)
 
 

@@ -303,10 +303,17 @@ class HttpConnection(asyncio.Protocol):
 
     def _run(self, request: HttpRequest) -> None:
         request.is_running = True
-        if request.size > _UNPACKED_AT_ONCE and request.is_packed:
+        if not request.is_packed:
+            self._handle(request)
+        elif request.size > _UNPACKED_AT_ONCE:
             self.engine.run(self._unpack(request), "http-unpack")
         else:
-            self._handle(request)
+            try:
+                request.unpack()
+            except Exception as error:
+                request.fail(error)
+                return
+            self._handle_unpacked(request)
 
     async def _unpack(self, request: HttpRequest) -> None:
         """Decompress a body in a thread: a gzip body of 64 KB may hold 64 MB, which take 120 ms."""
@@ -316,7 +323,17 @@ class HttpConnection(asyncio.Protocol):
             request.fail(error)
             return
         if not (request.disconnected or request.response_complete):
-            self._handle(request)
+            self._handle_unpacked(request)
+
+    def _handle_unpacked(self, request: HttpRequest) -> None:
+        """Reserve memory for what a body has become: a handler may keep it while it waits."""
+        more = request.kept_bytes - request.reserved
+        if request.kept_bytes > _SMALL and more > 0:
+            if not self.engine.room.try_take(more):
+                request.fail(Refusal(503, "too many large requests at a time"))
+                return
+            request.reserved += more
+        self._handle(request)
 
     def _handle(self, request: HttpRequest) -> None:
         try:
