@@ -277,6 +277,38 @@ def test_a_client_that_does_not_read_is_cut_off(broker: TestBroker) -> None:
         assert status_of(other) == 204
 
 
+@pytest.mark.parametrize("ended_by", ["the last request", "the client", "the time-out"])
+def test_a_connection_that_ends_does_not_wait_for_ever_for_its_client_to_read(
+    broker: TestBroker, ended_by: str
+) -> None:
+    def sweep(seconds: float) -> None:
+        broker.call(lambda node: node.http.engine.sweep(asyncio.get_running_loop().time() + seconds))
+
+    def narrow(node: FaultyNode) -> None:
+        (connection,) = node.http.engine.connections
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+    asked = b"GET /docs HTTP/1.1\r\nhost: localhost\r\n"
+    with socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.connect(("127.0.0.1", broker.http_port))
+        wait_for(broker, lambda node: len(node.http.engine.connections) == 1)
+        broker.call(narrow)
+        # Too little lies unread on the node for it to stop writing.
+        last = asked + b"connection: close\r\n\r\n" if ended_by == "the last request" else b""
+        peer.sendall((asked + b"\r\n") * 9 + last)
+        wait_for(broker, lambda node: any(one.unsent_bytes > 16_384 for one in node.http.engine.connections))
+        if ended_by == "the time-out":
+            sweep(76)
+        elif ended_by == "the client":
+            peer.shutdown(socket.SHUT_WR)
+        wait_for(broker, lambda node: all(one.transport.is_closing() for one in node.http.engine.connections))
+
+        sweep(76 + 61)
+
+        wait_for(broker, lambda node: not node.http.engine.connections)
+
+
 def wait_for(broker: TestBroker, condition: object) -> None:
     import time
 

@@ -130,6 +130,7 @@ class HttpConnection(asyncio.Protocol):
         if active is not None and active.on_lost is not None:
             active.on_lost()
             active.on_lost = None
+        self._close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
@@ -158,7 +159,8 @@ class HttpConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client has caught up."""
         self.write_paused = False
-        self.engine.note_fast(self)
+        if not self.transport.is_closing():
+            self.engine.note_fast(self)
         if self._writable is not None:
             self._writable.set()
         if self._is_unread:
@@ -442,12 +444,19 @@ class HttpConnection(asyncio.Protocol):
         self._queue.clear()
         if request.complete:
             self._is_discarding = True
-            self.transport.close()
+            self._close()
             return
         # Closing a socket with unread input sends a reset, which can overtake the answer.
         self._intake.resume()
         self._is_discarding = True
-        self._loop.call_later(LINGER_SECONDS, self.transport.close)
+        self._loop.call_later(LINGER_SECONDS, self._close)
+
+    def _close(self) -> None:
+        """Close as soon as the client has read its answers; not for ever, if it does not."""
+        if not self.transport.is_closing():
+            self.transport.close()
+            if self.transport.get_write_buffer_size():
+                self.engine.note_slow(self)
 
     def _refuse_bytes(self, error: Refusal) -> None:
         self._end(error.status, str(error), error.code)
@@ -459,13 +468,13 @@ class HttpConnection(asyncio.Protocol):
         if not self.transport.is_closing():
             body = error_body(text, code)
             self.transport.write(json_head(status) + b"%d\r\nconnection: close\r\n\r\n" % len(body) + body)
-            self.transport.close()
+            self._close()
 
     def shutdown(self) -> None:
         """Close now, or after the running request is answered."""
         self._is_stopping = True
         if self._active is None:
-            self.transport.close()
+            self._close()
         else:
             self._active.keep_alive = False
 
@@ -500,7 +509,7 @@ class HttpConnection(asyncio.Protocol):
         elif self._active is None and not self._intake.is_paused:
             most = patience.idle if self._parser.requests else patience.head
             if now - self._intake.moved_at > most:
-                self.transport.close()
+                self._close()
 
     def _check_body(self, request: HttpRequest, now: float) -> None:
         patience = self.engine.patience
