@@ -136,6 +136,8 @@ class AmqpProtocol(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client has closed its side."""
+        if self.transport.get_write_buffer_size():  # it closes when the client has read this: not for ever
+            asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT, self.transport.abort)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
