@@ -106,7 +106,7 @@ class AmqpProtocol(asyncio.Protocol):
             if connection.waiting_bytes > most:
                 self._pause_reading()
         elif self._at_end:
-            self.transport.close()
+            self._close_at_end()
 
     def _break_down(self) -> None:
         """Handle a bug of ours: close this connection, keep the broker running."""
@@ -145,7 +145,18 @@ class AmqpProtocol(asyncio.Protocol):
             and bool(connection.waiting_bytes)
             and self.transport.get_extra_info("sslcontext") is None
         )
+        if not self._at_end:
+            self._drop_unread()
         return self._at_end
+
+    def _close_at_end(self) -> None:
+        self.transport.close()
+        self._drop_unread()
+
+    def _drop_unread(self) -> None:
+        """A socket closes when the client has read all: do not wait for that for ever."""
+        if self.transport.get_write_buffer_size():
+            asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket was closed."""
@@ -255,7 +266,7 @@ class AmqpProtocol(asyncio.Protocol):
             return
         if not connection.is_stalled:
             if self._at_end:  # the stall had no callback
-                self.transport.close()
+                self._close_at_end()
             elif not self._reading:
                 self.resume_reading_if_unstalled()
         interval = connection.heartbeat

@@ -676,6 +676,31 @@ def test_a_routing_key_that_is_no_text_is_spelled_out(broker: TestBroker, http: 
     assert found["routing_key"].to_pylist() == ["plain", "a\\xff"]
 
 
+def test_properties_that_are_no_text_are_spelled_out(broker: TestBroker, http: httpx.Client) -> None:
+    odd = "a\udcff"  # the byte 0xFF, as names that are not UTF-8 are kept
+    properties = Properties(
+        content_type=odd, correlation_id=odd, type=odd, headers={odd: 1, "inner": {odd: [{odd: True}]}}
+    )
+
+    def publish(node: Node) -> None:
+        core = node.broker
+        core.declare_queue(core.vhost("/"), "log", durable=True, arguments={"x-queue-type": "stream"})
+        header = encode_header(1, encode_properties(properties))
+        route = core.resolve(core.vhost("/"), "", "log", make_address("", "log"))
+        core.flow.publishing.publish(route, core.flow.publish_properties.of(header), header, b"1")
+        core.flow.turn()
+
+    broker.call(publish)
+
+    found = table(http.get("/api/v1/ranges/log/rows", params={"from": 0, "to": 1}))
+    found.validate(full=True)
+    assert found["content_type"].to_pylist() == ["a\\xff"]
+    headers = dict(found["headers"].to_pylist()[0])
+    assert headers["a\\xff"] == "1"
+    assert json.loads(headers["inner"]) == {"a\\xff": [{"a\\xff": True}]}
+    assert dict(found["properties"].to_pylist()[0]) == {"correlation_id": "a\\xff", "type": "a\\xff"}
+
+
 def test_nested_headers_are_json() -> None:
     headers = {
         "plain": "text",

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gzip
 import re
 import socket
 import threading
@@ -22,6 +23,7 @@ from holtmq.auth.passwords import hash_password
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import User
 from holtmq.config import Config, Http, Limits
+from holtmq.http.engine import protocol
 from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
 
@@ -226,6 +228,31 @@ def test_who_waits_too_long_for_room_is_told(broker: TestBroker) -> None:
     wait_for(broker, lambda node: node.http.engine.room.free == 1 << 20)
 
 
+@pytest.mark.parametrize("at_once", [0, 4096], ids=["in a thread", "at once"])
+def test_what_a_packed_body_has_become_takes_room_too(
+    broker: TestBroker, api: Api, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(protocol, "_UNPACKED_AT_ONCE", at_once)
+    api.push("q", "a")
+    asked = b'{"entries":[{"queue":"q","partition":"none"}],"maxWaitMs":60000' + b" " * 700_000 + b"}"
+
+    def packed(path: bytes, body: bytes) -> bytes:
+        body = gzip.compress(body)
+        head = b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n"
+        return head % (path, len(body)) + body
+
+    with wire(broker) as waiting, wire(broker) as second, wire(broker) as third:
+        waiting.sendall(packed(b"/api/v1/fetch", asked))
+        wait_for(broker, lambda node: node.http.engine.room.free == (1 << 20) - len(asked))
+
+        second.sendall(packed(b"/api/v1/fetch", asked))
+        third.sendall(packed(b"/api/v1/push", b'{"items":[{"queue":"q","payload":1}]}'))
+
+        assert status_of(second) == 503
+        assert status_of(third) == 201
+    wait_for(broker, lambda node: node.http.engine.room.free == 1 << 20)
+
+
 def test_a_client_that_does_not_read_is_cut_off(broker: TestBroker) -> None:
     api = Api(broker.http_url)
     items = [{"queue": "q", "payload": "x" * 900_000} for _ in range(1)]
@@ -248,6 +275,38 @@ def test_a_client_that_does_not_read_is_cut_off(broker: TestBroker) -> None:
     with wire(broker) as other:
         other.sendall(b"GET /api/v1/pop/queue/none HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert status_of(other) == 204
+
+
+@pytest.mark.parametrize("ended_by", ["the last request", "the client", "the time-out"])
+def test_a_connection_that_ends_does_not_wait_for_ever_for_its_client_to_read(
+    broker: TestBroker, ended_by: str
+) -> None:
+    def sweep(seconds: float) -> None:
+        broker.call(lambda node: node.http.engine.sweep(asyncio.get_running_loop().time() + seconds))
+
+    def narrow(node: FaultyNode) -> None:
+        (connection,) = node.http.engine.connections
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+    asked = b"GET /docs HTTP/1.1\r\nhost: localhost\r\n"
+    with socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.connect(("127.0.0.1", broker.http_port))
+        wait_for(broker, lambda node: len(node.http.engine.connections) == 1)
+        broker.call(narrow)
+        # Too little lies unread on the node for it to stop writing.
+        last = asked + b"connection: close\r\n\r\n" if ended_by == "the last request" else b""
+        peer.sendall((asked + b"\r\n") * 9 + last)
+        wait_for(broker, lambda node: any(one.unsent_bytes > 16_384 for one in node.http.engine.connections))
+        if ended_by == "the time-out":
+            sweep(76)
+        elif ended_by == "the client":
+            peer.shutdown(socket.SHUT_WR)
+        wait_for(broker, lambda node: all(one.transport.is_closing() for one in node.http.engine.connections))
+
+        sweep(76 + 61)
+
+        wait_for(broker, lambda node: not node.http.engine.connections)
 
 
 def wait_for(broker: TestBroker, condition: object) -> None:

@@ -116,6 +116,17 @@ def test_messages_of_one_id_in_one_lease_are_settled_one_by_one(both_doors: Any)
     assert [message["data"] for message in pop(client)] == [3]
 
 
+def test_an_id_that_is_no_text_is_spelled_out(both_doors: Any) -> None:
+    _, client, channel = both_doors
+    for body, id_ in ((b"1", b"a\xff"), (b"2", b"b")):
+        channel.basic_publish("", "jobs", body, pika.BasicProperties(message_id=id_))
+
+    held = pop(client)
+
+    assert [(message["transactionId"], message["data"]) for message in held] == [("a\\xff", 1), ("b", 2)]
+    assert ack(client, held[0])["success"]
+
+
 def test_a_transaction_settles_as_many_messages_of_one_id_as_it_holds(both_doors: Any) -> None:
     broker, client, channel = both_doors
     for body in (b"1", b"2"):

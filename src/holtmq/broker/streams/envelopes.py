@@ -98,7 +98,7 @@ def partition_named(wanted: object, routing_key: str) -> str:
 
 
 def readable(name: str) -> str:
-    """Partition names are text: escape the bytes of a routing key that is not valid UTF-8."""
+    """AMQP lets a key, an id or a header's name be any bytes: escape those that are not valid UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -15,7 +15,7 @@ from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.partitioned.groups.acknowledgment import AckRefused, AckStatus, AckVerdict
 from holtmq.broker.publish.routes import Route
-from holtmq.broker.streams.envelopes import to_payload
+from holtmq.broker.streams.envelopes import readable, to_payload
 from holtmq.broker.timer_wheel import Timer
 from holtmq.broker.work.leases import Holder, Lease, Ledger
 from holtmq.broker.work.waiting_pop import WaitingPop
@@ -395,7 +395,7 @@ class TimedLeases:
             name, is_json = _described(header)
         return WorkMessage(
             queue,
-            name or f"seq-{message.seq}",
+            readable(name) if name else f"seq-{message.seq}",
             to_payload(message.body, is_json=is_json),
             message.seq,
             message.arrived_ms,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from holtmq.broker.partitioned.log.bodies import Cipher, decode_body
 from holtmq.broker.partitioned.log.range_reads import Piece
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.streams.envelopes import to_body
+from holtmq.broker.streams.envelopes import readable, to_body
 from holtmq.journal.interface import Run
 from holtmq.journal.spans import numbers_at, spans
 from holtmq.wire.primitives import CodecError
@@ -256,10 +256,13 @@ def decode_envelope(header: bytes) -> Decoded:
     headers: _Pairs | None = None
     if properties.headers is not None:
         headers = [
-            (key, None if value is None else text_of(value)) for key, value in properties.headers.items()
+            (readable(key), None if value is None else text_of(value))
+            for key, value in properties.headers.items()
         ]
     plain = [(name, getattr(properties, name)) for name in _PLAIN]
-    return properties.content_type, headers, [(name, text_of(v)) for name, v in plain if v is not None]
+    content_type = properties.content_type
+    shown: _Pairs = [(name, text_of(value)) for name, value in plain if value is not None]
+    return None if content_type is None else readable(content_type), headers, shown
 
 
 def text_of(value: object) -> str:
@@ -270,10 +273,12 @@ def text_of(value: object) -> str:
 
 def _json_value(value: object) -> object:
     if isinstance(value, dict):
-        return {str(key): _json_value(inner) for key, inner in value.items()}
+        return {readable(str(key)): _json_value(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_json_value(inner) for inner in value]
-    if value is None or isinstance(value, str | bool | int):
+    if isinstance(value, str):
+        return readable(value)
+    if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "replace")

@@ -130,6 +130,7 @@ class HttpConnection(asyncio.Protocol):
         if active is not None and active.on_lost is not None:
             active.on_lost()
             active.on_lost = None
+        self._close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
@@ -158,7 +159,8 @@ class HttpConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client has caught up."""
         self.write_paused = False
-        self.engine.note_fast(self)
+        if not self.transport.is_closing():
+            self.engine.note_fast(self)
         if self._writable is not None:
             self._writable.set()
         if self._is_unread:
@@ -303,10 +305,17 @@ class HttpConnection(asyncio.Protocol):
 
     def _run(self, request: HttpRequest) -> None:
         request.is_running = True
-        if request.size > _UNPACKED_AT_ONCE and request.is_packed:
+        if not request.is_packed:
+            self._handle(request)
+        elif request.size > _UNPACKED_AT_ONCE:
             self.engine.run(self._unpack(request), "http-unpack")
         else:
-            self._handle(request)
+            try:
+                request.unpack()
+            except Exception as error:
+                request.fail(error)
+                return
+            self._handle_unpacked(request)
 
     async def _unpack(self, request: HttpRequest) -> None:
         """Decompress a body in a thread: a gzip body of 64 KB may hold 64 MB, which take 120 ms."""
@@ -316,7 +325,17 @@ class HttpConnection(asyncio.Protocol):
             request.fail(error)
             return
         if not (request.disconnected or request.response_complete):
-            self._handle(request)
+            self._handle_unpacked(request)
+
+    def _handle_unpacked(self, request: HttpRequest) -> None:
+        """Reserve memory for what a body has become: a handler may keep it while it waits."""
+        more = request.kept_bytes - request.reserved
+        if request.kept_bytes > _SMALL and more > 0:
+            if not self.engine.room.try_take(more):
+                request.fail(Refusal(503, "too many large requests at a time"))
+                return
+            request.reserved += more
+        self._handle(request)
 
     def _handle(self, request: HttpRequest) -> None:
         try:
@@ -425,12 +444,19 @@ class HttpConnection(asyncio.Protocol):
         self._queue.clear()
         if request.complete:
             self._is_discarding = True
-            self.transport.close()
+            self._close()
             return
         # Closing a socket with unread input sends a reset, which can overtake the answer.
         self._intake.resume()
         self._is_discarding = True
-        self._loop.call_later(LINGER_SECONDS, self.transport.close)
+        self._loop.call_later(LINGER_SECONDS, self._close)
+
+    def _close(self) -> None:
+        """Close as soon as the client has read its answers; not for ever, if it does not."""
+        if not self.transport.is_closing():
+            self.transport.close()
+            if self.transport.get_write_buffer_size():
+                self.engine.note_slow(self)
 
     def _refuse_bytes(self, error: Refusal) -> None:
         self._end(error.status, str(error), error.code)
@@ -442,13 +468,13 @@ class HttpConnection(asyncio.Protocol):
         if not self.transport.is_closing():
             body = error_body(text, code)
             self.transport.write(json_head(status) + b"%d\r\nconnection: close\r\n\r\n" % len(body) + body)
-            self.transport.close()
+            self._close()
 
     def shutdown(self) -> None:
         """Close now, or after the running request is answered."""
         self._is_stopping = True
         if self._active is None:
-            self.transport.close()
+            self._close()
         else:
             self._active.keep_alive = False
 
@@ -483,7 +509,7 @@ class HttpConnection(asyncio.Protocol):
         elif self._active is None and not self._intake.is_paused:
             most = patience.idle if self._parser.requests else patience.head
             if now - self._intake.moved_at > most:
-                self.transport.close()
+                self._close()
 
     def _check_body(self, request: HttpRequest, now: float) -> None:
         patience = self.engine.patience

@@ -168,6 +168,11 @@ class HttpRequest:
         chunks = self.chunks
         return b"content-encoding" in self.headers and bool(chunks) and chunks[0][:1] not in _JSON_STARTS
 
+    @property
+    def kept_bytes(self) -> int:
+        """How much memory the body takes."""
+        return sum(map(len, self.chunks))
+
     def unpack(self) -> None:
         """Decompress the body now, in any thread; raises as ``body`` does."""
         self._plain(b"".join(self.chunks))
