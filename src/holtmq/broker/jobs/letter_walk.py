@@ -4,7 +4,7 @@ Owns: where dead letters lie, and reading them one after the other while queues 
 clocks, wire names.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -36,19 +36,25 @@ class Found:
 
 def sources(
     broker: "Broker", kind: str | None = None, vhost: str | None = None, lies_in: str | None = None
-) -> list[Source]:
-    """The queues in which dead letters lie."""
+) -> Generator[None, None, list[Source]]:
+    """The queues in which dead letters lie; in steps, since there may be very many queues."""
     found: list[Source] = []
-    for name, home in broker.vhosts.items():
+    for name, home in list(broker.vhosts.items()):
         if kind != PARTITIONED and vhost in (None, name):
-            queues = dead_letter_queues(home) if lies_in is None else _named(home.queues.get(lies_in))
-            found += [Source(name, queue.name) for queue in queues]
+            queues: Iterable[WorkQueue | None] = (
+                dead_letter_queues(home) if lies_in is None else _named(home.queues.get(lies_in))
+            )
+            for work_queue in queues:
+                if work_queue is not None:
+                    found.append(Source(name, work_queue.name))
+                yield
     service, streams = broker.jobs.partitioned, broker.streams
     if kind != WORK and service is not None and streams is not None:
         for queue in list(service.store.queues.values()):
             where, name = streams.place_of(queue.name)
             if len(queue.dead_letters) and vhost in (None, where) and lies_in in (None, name):
                 found.append(Source(where, name, partitioned=True))
+            yield
     return found
 
 

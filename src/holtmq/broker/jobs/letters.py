@@ -125,13 +125,15 @@ def partitioned_letter(queue: PartitionedQueue, letter: DeadLetter, vhost: str, 
     )
 
 
-def dead_letter_queues(vhost: VHost) -> Iterator[WorkQueue]:
-    """The work queues of a vhost that a dead-letter exchange leads to."""
+def dead_letter_queues(vhost: VHost) -> Iterator[WorkQueue | None]:
+    """The work queues of a vhost that a dead-letter exchange leads to; None for each other queue that was
+    looked at, since there may be very many."""
     seen: set[str] = set()
     begun: set[str] = set()
     for queue in list(vhost.queues.values()):
         exchange = queue.options.dead_letter_exchange
         if exchange is None or exchange not in vhost.exchanges:
+            yield None
             continue
         if not exchange:
             direct = vhost.queues.get(queue.options.dead_letter_routing_key or "")
@@ -145,6 +147,8 @@ def dead_letter_queues(vhost: VHost) -> Iterator[WorkQueue]:
             if isinstance(reached, WorkQueue) and reached.name not in seen:
                 seen.add(reached.name)
                 yield reached
+            else:
+                yield None
 
 
 def _reached(exchange: QueueExchange, passed: set[str]) -> Iterator[Queue]:

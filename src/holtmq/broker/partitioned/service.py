@@ -19,12 +19,12 @@ from holtmq.broker.partitioned.commands.clean_acks import CleanRun, decide_clean
 from holtmq.broker.partitioned.commands.idle_partitions import IdleSweep
 from holtmq.broker.partitioned.commands.popping import Popping
 from holtmq.broker.partitioned.commands.pushing import PushDecision, decide_push
-from holtmq.broker.partitioned.commands.retention import decide_retention
+from holtmq.broker.partitioned.commands.retention_pass import RetentionPass
 from holtmq.broker.partitioned.commands.spool import Spool
 from holtmq.broker.partitioned.commands.staging import Staging
 from holtmq.broker.partitioned.commands.stream_limits import StreamLimits
 from holtmq.broker.partitioned.counters import QueueCounters
-from holtmq.broker.partitioned.events import Acked, LeaseReleased, QueueEvent, Trimmed
+from holtmq.broker.partitioned.events import Acked, LeaseReleased
 from holtmq.broker.partitioned.extras.ephemeral import EphemeralQueue
 from holtmq.broker.partitioned.extras.keyed import KeyedRows
 from holtmq.broker.partitioned.extras.locks import LockPermits
@@ -32,7 +32,6 @@ from holtmq.broker.partitioned.extras.stream_state import StreamStates
 from holtmq.broker.partitioned.extras.timer_firing import Firing
 from holtmq.broker.partitioned.extras.timers import TimedMessages
 from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome
-from holtmq.broker.partitioned.log.delivery_checkpoints import DeliveryCheckpoints
 from holtmq.broker.partitioned.pending_commit import PendingCommit
 from holtmq.broker.partitioned.queue import Extension, PartitionedQueue
 from holtmq.broker.partitioned.queue_config import US
@@ -77,7 +76,6 @@ class PartitionedService:
         self.timed = TimedMessages(self.store)
         self.ephemeral: dict[str, EphemeralQueue] = {}
         self.staging = Staging(self.store, self.spool)
-        DeliveryCheckpoints(self.store)
         self.counters = QueueCounters()
         self.stream_limits = StreamLimits(self.store.weigh)
         wide = WideLines(self.store.by_number)
@@ -86,6 +84,7 @@ class PartitionedService:
         self._popping = Popping(self.store, self.counters, self.line, wide, self.settings.lookback)
         self.firing = Firing(self.store, self.timed, self.spool, self.line, self.decide_pushes, self.results)
         self._sweep: IdleSweep | None = None
+        self._retention = RetentionPass(self.store, self.counters, self.stream_limits)
 
     def push(self, items: Sequence[PushItem], now: float, one_each: bool = False) -> list[PushResult] | None:
         """Store messages, in any number of queues, as one step; None: they went to the spool instead.
@@ -347,37 +346,7 @@ class PartitionedService:
 
     def retain(self, now: float, *, eviction: bool = True, retention: bool = True) -> bool:
         """One bounded step of retention and eviction over all queues; return whether there may be more."""
-        queues = dict(self.store.aging)
-        if retention and self.stream_limits:
-            named = (self.store.queues.get(name) for name in self.stream_limits.names())
-            queues |= {queue.number: queue for queue in named if queue is not None}
-            self.stream_limits.drop_scales(self.store.by_number.__contains__)
-        more = False
-        for queue in queues.values():
-            config = queue.config
-            floor, busy = self.stream_limits.floor(queue, now) if retention else (0, False)
-            if floor or (eviction and config.max_wait_seconds) or (retention and config.retention_enabled):
-                events = decide_retention(queue, now, floor=floor)
-                if events:
-                    self._count_aged(queue, events)
-                    self.store.commit([(queue.number, event) for event in events])
-                    more = True
-            more = more or busy
-        return more
-
-    def _count_aged(self, queue: PartitionedQueue, events: Sequence[QueueEvent]) -> None:
-        counters = self.counters.of(queue.name)
-        for event in events:
-            if isinstance(event, Acked):
-                counters.dead_letters += len(event.dead_letters)
-                counters.evicted += len(event.dead_letters)
-            elif isinstance(event, Trimmed):
-                partitions = zip(event.partitions, event.firsts, strict=True)
-                wheres = [(queue.partitions[index], first) for index, first in partitions]
-                gone = sum(where.count(where.first, first) for where, first in wheres)
-                counters.retained += gone - event.completed - event.overdue
-                counters.retained_completed += event.completed
-                counters.evicted += event.overdue
+        return self._retention.step(now, eviction=eviction, retention=retention)
 
     def drop_idle(self, now: float, days: int) -> bool:
         """One bounded step of deleting idle, empty partitions; return whether the pass continues."""

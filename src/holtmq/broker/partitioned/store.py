@@ -45,6 +45,7 @@ from holtmq.broker.partitioned.log.captured_queues import CapturedQueues
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.log.dedup import MAX_ENTRIES
 from holtmq.broker.partitioned.log.dedup_budget import DedupBudget
+from holtmq.broker.partitioned.log.delivery_records import restore_deliveries
 from holtmq.broker.partitioned.log.loose_bodies import LooseBodies
 from holtmq.broker.partitioned.log.message_log import NO_PARTITION
 from holtmq.broker.partitioned.log.pending_visibility import PendingVisibility
@@ -420,6 +421,8 @@ class PartitionedStore:
         elif kind == Kind.PARTITIONED_COUNTERS:
             counters = _counters.decode(payload)
             self.next_queue, self.traces.next_number = counters.next_queue, counters.next_trace
+        elif kind == Kind.DELIVERY_STATE:
+            restore_deliveries(payload, self.by_number)
         elif kind in self._state_parts:
             self._state_parts[kind].fold(position, kind, payload)
         else:

@@ -18,8 +18,8 @@ from holtmq.broker.partitioned.commands import spool, staging_records
 from holtmq.broker.partitioned.extras import stream_state, timers
 from holtmq.broker.partitioned.log import (
     bodies,
-    delivery_checkpoints,
     delivery_log,
+    delivery_records,
     message_log,
     snapshot,
 )
@@ -111,8 +111,8 @@ LAYOUTS: Final[dict[Kind, Layout]] = {
         2, f"{_array(staging_records.HidingState)} (if nothing is hidden: version 1, without `hidden`)"
     ),
     Kind.DELIVERY_STATE: Layout(
-        delivery_checkpoints.VERSION,
-        f"{_array(delivery_checkpoints.QueueDeliveries)} (`log`: {_fields(delivery_log.LogState)}; "
+        delivery_records.VERSION,
+        f"{_array(delivery_records.QueueDeliveries)} (`log`: {_fields(delivery_log.LogState)}; "
         "version 1: queue, log, with a row for each run)",
     ),
     Kind.PARTITIONED_ROWS: Layout(

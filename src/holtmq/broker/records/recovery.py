@@ -2,6 +2,8 @@
 
 Owns: what each record does to the state at start-up. Must not touch: files; the journal passes records in.
 What a checkpoint consists of is in ``checkpoint.py``.
+
+Over 400 lines: a case for every kind of record and change, over one state.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from holtmq.auth.permissions import Action
 from holtmq.broker.partitioned.log import range_reads
 from holtmq.broker.partitioned.log.range_reads import Chosen, RangeInfo, Relation
 from holtmq.http.engine.context import RangeWatch
+from holtmq.http.engine.encoded_rows import EncodedRows
 from holtmq.http.engine.endpoints import LOOK, READ, Call, Endpoint, Stream
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.open_streams import OpenStreams
@@ -60,18 +61,20 @@ def _import() -> ModuleType:
 
 async def list_ranges(call: Call) -> object:
     """Queues with their offsets; ``bytes=true`` adds their sizes."""
-    store = call.service.store
+    store, stepwise = call.service.store, Stepwise()
     names = [name for name in call.query.text("names").split(",") if name]
     if names:
         infos = [_readable(call, range_reads.find(store, name)) for name in names]
     else:
         query = call.query
-        found = await Stepwise().run(
+        infos = await stepwise.run(
             range_reads.matching(store, query.text("pattern"), query.text("namespace"), query.text("task"))
         )
-        infos = [info for info in found if call.may_read(info.queue.name)]
-    rows = []
+    rows = EncodedRows()
     for info in infos:
+        await stepwise.between()
+        if not names and not call.may_read(info.queue.name):
+            continue
         row = _info(info)
         if call.query.flag("bytes") and info.relation is Relation.MESSAGES:
             _, row["bytes"] = await _fit(call, info, info.first, info.next, 1 << 62)

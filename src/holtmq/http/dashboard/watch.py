@@ -12,6 +12,7 @@ from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.figures.rings import Ring
 from holtmq.broker.partitioned.groups.group import Group, micros
 from holtmq.broker.partitioned.log.dedup_budget import shortened_us
+from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import Steps, count_lag
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.work_queue import WorkQueue
@@ -112,7 +113,9 @@ class Watch:
         lags = await self.refreshed_lags()
         queues = await self._look_at_work_queues(found, limits, now)
         stored = await self._look_at_streams(found, limits, now)
-        for lag in lags.values():
+        stepwise = Stepwise()
+        for lag in list(lags.values()):
+            await stepwise.between()
             found.add(of_group(lag, limits, now))
         return found.findings(queues + len(context.service.store.queues), stored)
 
@@ -205,14 +208,16 @@ class Watch:
         return queue.figures.ring if queue is not None else None
 
     async def _refresh_lags(self, now: float) -> Mapping[tuple[str, str], GroupLag]:
-        stepwise = Stepwise()
-        groups = [
-            (queue, group)
-            for queue in list(self._context.service.store.queues.values())
-            for group in list(queue.groups.values())
-        ]
-        known = {(queue.name, group.name) for queue, group in groups}
-        self._lags = {key: lag for key, lag in self._lags.items() if key in known}
+        stepwise, groups = Stepwise(), list[tuple[PartitionedQueue, Group]]()
+        known: dict[tuple[str, str], GroupLag] = {}
+        for queue in list(self._context.service.store.queues.values()):
+            await stepwise.between()
+            for group in queue.groups.values():
+                groups.append((queue, group))
+                lag_before = self._lags.get((queue.name, group.name))
+                if lag_before is not None:
+                    known[queue.name, group.name] = lag_before
+        self._lags = known
         left = _PARTITIONS_AT_ONCE
         for step in range(len(groups)):
             queue, group = groups[(self._next_group + step) % len(groups)]
@@ -236,7 +241,8 @@ class Watch:
         else:
             self._next_group = 0
         oldest: dict[str, float] = {}
-        for one in self._lags.values():
+        for one in list(self._lags.values()):
+            await stepwise.between()
             if one.messages:
                 oldest[one.queue] = max(one.seconds, oldest.get(one.queue, 0.0))
         self._oldest_unread = oldest

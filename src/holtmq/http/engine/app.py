@@ -9,6 +9,7 @@ from typing import Final
 
 from holtmq.auth.rights import PUBLIC
 from holtmq.http.engine.context import Context
+from holtmq.http.engine.encoded_rows import pieces_of
 from holtmq.http.engine.endpoints import Call, Conventions, Endpoint, Handler, Reply, Stream
 from holtmq.http.engine.errors import NoRoute
 from holtmq.http.engine.pieces import PORTION, Pieces
@@ -82,6 +83,8 @@ async def _answer(request: HttpRequest, result: object) -> None:
         await request.connection.stream(request, result.content_type, result.headers, result.chunks)
     elif isinstance(result, Pieces):
         await _answer_long(request, result)
+    elif (pieces := pieces_of(result)) is not None:
+        await _answer_long(request, pieces)
     elif not isinstance(result, Reply):
         body = result if isinstance(result, bytes) else encode(result)
         if len(body) <= PORTION:

@@ -75,7 +75,7 @@ def _asked(call: Call) -> Selection:
     )
 
 
-def _sources(call: Call, asked: Selection, *, discard: bool = False) -> list[Source]:
+async def _sources(call: Call, asked: Selection, *, discard: bool = False) -> list[Source]:
     """The queues in which the letters lie and which the caller may read (to discard a group's: configure)."""
     if asked.kind not in (None, WORK, PARTITIONED):
         raise Refusal(400, f"kind: {asked.kind!r} is none of {WORK}, {PARTITIONED}")
@@ -88,7 +88,8 @@ def _sources(call: Call, asked: Selection, *, discard: bool = False) -> list[Sou
     if asked.lies_in is not None and not exists(broker, asked.vhost, asked.lies_in):
         call.identity.require_in(asked.vhost or "/", Action.READ, asked.lies_in)
         raise Refusal(404, f"no queue is named {asked.lies_in!r}")
-    found = sources(broker, asked.kind, asked.vhost, asked.lies_in)
+    stepwise = Stepwise()
+    found = await stepwise.run(sources(broker, asked.kind, asked.vhost, asked.lies_in))
     if asked.queue is not None:
         found = [one for one in found if not one.partitioned or one.queue == asked.queue]
 
@@ -98,7 +99,12 @@ def _sources(call: Call, asked: Selection, *, discard: bool = False) -> list[Sou
     if asked.lies_in is not None:
         for one in found:
             call.identity.require_in(one.vhost, needed(one), one.queue)
-    return [one for one in found if call.identity.may_in(one.vhost, needed(one), one.queue)]
+    allowed: list[Source] = []
+    for one in found:
+        if call.identity.may_in(one.vhost, needed(one), one.queue):
+            allowed.append(one)
+        await stepwise.between()
+    return allowed
 
 
 async def list_signatures(call: Call) -> object:
@@ -109,7 +115,7 @@ async def list_signatures(call: Call) -> object:
     times = LetterTimes()
     scanned = 0
     truncated = False
-    for source in _sources(call, asked):
+    for source in await _sources(call, asked):
         for found in walk(call.broker, source, asked.chosen, matches):
             scanned += 1
             if scanned > _SCANNED_MOST:
@@ -201,7 +207,7 @@ async def list_messages(call: Call) -> object:
     matches, stepwise = parse_filter(asked.filter), Stepwise()
     rows: list[dict[str, object]] = []
     scanned = size = seen = 0
-    for source in _sources(call, asked):
+    for source in await _sources(call, asked):
         for found in walk(call.broker, source, asked.chosen, matches):
             scanned += 1
             if scanned > _SCANNED_MOST or size > _PAGE_BYTES:
@@ -220,7 +226,7 @@ async def list_messages(call: Call) -> object:
 async def export(call: Call) -> object:
     asked = _asked(call)
     matches = parse_filter(asked.filter)  # here, since an answer that has begun cannot be refused
-    return Stream(_lines(call, asked, matches, _sources(call, asked)), "application/x-ndjson")
+    return Stream(_lines(call, asked, matches, await _sources(call, asked)), "application/x-ndjson")
 
 
 async def _lines(
@@ -236,7 +242,7 @@ async def _lines(
 
 async def redrive(call: Call) -> Reply:
     asked = call.json(RedriveIn)
-    found, to = _sources(call, asked), asked.to
+    found, to = await _sources(call, asked), asked.to
     if to is not None:
         home = asked.vhost or "/"
         require_target(call, home, to)
@@ -260,7 +266,7 @@ def _check_kind(call: Call, to: Target, *, partitioned: bool) -> None:
 
 async def discard(call: Call) -> Reply:
     asked = call.json(Selection)
-    found = _sources(call, asked, discard=True)
+    found = await _sources(call, asked, discard=True)
     return await started(call, _request(call, words.DISCARD, asked, found, None))
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from holtmq.auth.rights import MONITORING, Right
 from holtmq.broker.partitioned.counters import QueueCounts
 from holtmq.broker.partitioned.groups.group import micros
+from holtmq.http.engine.encoded_rows import EncodedRows
 from holtmq.http.engine.endpoints import ADMIN, MONITOR, Call, Endpoint
 from holtmq.http.engine.history import OTHERS, summed
 from holtmq.http.engine.stepwise import Stepwise, in_order
@@ -59,17 +60,18 @@ async def worker_metrics(call: Call) -> object:
             await stepwise.between()
     total = await summed(queues, stepwise)
     counts = await counts_of(stepwise, list(call.service.store.queues.values()), now)
+    queues.pop(OTHERS, None)
+    shown = EncodedRows()
+    async for part in in_order(queues):
+        for name in part:
+            shown.append({"queueName": name, **_lag(queues[name])})
+            await stepwise.between()
     return {
         "timeRange": time_range(from_us, to_us),
         "bucketMinutes": width,
         "timeSeries": line,
         "workers": [{"hostname": _HOST, "workerId": os.getpid(), "healthy": call.context.health()[0]}],
-        "queues": [
-            {"queueName": name, **_lag(queues[name])}
-            async for part in in_order(queues)
-            for name in part
-            if name != OTHERS
-        ],
+        "queues": shown,
         "summary": {
             "totalPushRequests": total.push_requests,
             "totalPushMessages": total.push_messages,
@@ -120,7 +122,7 @@ async def queue_lag(call: Call) -> object:
     only = call.query.optional("queue")
     from_us, to_us, width = await span_of(call)
     stepwise = Stepwise()
-    found: list[dict[str, object]] = []
+    found = EncodedRows()
     async for start, rows in call.context.history.buckets(from_us, to_us, width, stepwise):
         for name, row in rows.items():
             if row.pop_requests and only in (None, name) and name != OTHERS:
@@ -132,7 +134,7 @@ async def queue_lag(call: Call) -> object:
 async def queue_ops(call: Call) -> object:
     only = call.query.optional("queue")
     from_us, to_us, width = await span_of(call)
-    series: list[dict[str, object]] = []
+    series, shown = EncodedRows(), EncodedRows()
     names: set[str] = set()
     stepwise = Stepwise()
     async for start, rows in call.context.history.buckets(from_us, to_us, width, stepwise):
@@ -153,11 +155,14 @@ async def queue_ops(call: Call) -> object:
                     "parkedCount": call.service.line.waiting_on(name),
                 }
             )
+    async for part in in_order(names):
+        for name in part:
+            shown.append(name)
     return {
         "timeRange": time_range(from_us, to_us),
         "bucketMinutes": width,
         "series": series,
-        "queues": [name async for part in in_order(names) for name in part],
+        "queues": shown,
     }
 
 

@@ -21,6 +21,7 @@ from holtmq.broker.partitioned.log.identifiers import (
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.http.engine.endpoints import CONFIGURE, LOOK, READ, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.newest import Newest
 from holtmq.http.engine.paging import page_out, within_bytes
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms, raw
@@ -39,35 +40,35 @@ async def list_letters(call: Call) -> object:
     query = call.query
     limit, skip = query.number("limit", 100, 0, 10_000), query.number("offset", 0)
     name, partition = query.optional("queue"), query.optional("partition")
-    found: list[tuple[PartitionedQueue, DeadLetter]] = []
-    total, stepwise = 0, Stepwise()
+    newest, stepwise = Newest[tuple[PartitionedQueue, DeadLetter]](skip + limit), Stepwise()
     from_us, to_us = query.time_us("from"), query.time_us("to")
-    for queue in _queues(call, name):
+    for queue in await _queues(call, name, stepwise):
+        await stepwise.between()
         index = None
         if partition is not None:
             index = queue.indexes.get(partition)
             if index is None:
                 continue
         wanted = LetterFilter(query.optional("consumerGroup"), index, from_us, to_us)
-        count = 0
         for letter in queue.dead_letters.newest_first():
             if wanted.matches(letter):
-                count += 1
-                if count <= limit + skip:
-                    found.append((queue, letter))
+                newest.add((letter.failed_us, letter.number), (queue, letter))
             await stepwise.between()
-        total += count
-    found.sort(key=lambda pair: (pair[1].failed_us, pair[1].number), reverse=True)
-    page = found[skip : skip + limit]
+    page = newest.page(skip)
     rows, cut = await within_bytes(_letter_if_there(call, queue, letter) for queue, letter in page)
     pagination = page_out(limit, skip, cut)
-    return {"messages": rows, "total": total, "pagination": pagination}
+    return {"messages": rows, "total": newest.count, "pagination": pagination}
 
 
-def _queues(call: Call, name: str | None) -> list[PartitionedQueue]:
+async def _queues(call: Call, name: str | None, stepwise: Stepwise) -> list[PartitionedQueue]:
     queues = call.service.store.queues
     if name is None:
-        return [queue for queue in queues.values() if call.may_read(queue.name)]
+        readable: list[PartitionedQueue] = []
+        for queue in list(queues.values()):
+            if call.may_read(queue.name) and len(queue.dead_letters):
+                readable.append(queue)
+            await stepwise.between()
+        return readable
     call.require(Action.READ, name)
     found = queues.get(name)
     return [] if found is None else [found]

@@ -15,9 +15,10 @@ from holtmq.broker.partitioned.groups.subscriptions import Scope
 from holtmq.broker.partitioned.log.identifiers import partition_id
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import GroupCounts, GroupPartition, count_group, group_partitions
+from holtmq.http.engine.encoded_rows import EncodedObject, EncodedRows
 from holtmq.http.engine.endpoints import DESTROY, DESTROY_QUEUE, LOOK, READ, READ_QUEUE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.engine.stepwise import Stepwise
+from holtmq.http.engine.stepwise import Stepwise, in_order
 from holtmq.http.engine.wire import iso_ms, moment_us
 
 _US: Final = 1_000_000
@@ -39,12 +40,14 @@ class SeekIn(msgspec.Struct, rename="camel"):
 
 async def list_groups(call: Call) -> object:
     now, stepwise = call.now, Stepwise()
-    return [
-        _group_out(call, queue, group, await stepwise.run(count_group(queue, group, now)), now)
-        for queue in list(call.service.store.queues.values())
-        if call.may_read(queue.name)
-        for group in list(queue.groups.values())
-    ]
+    rows = EncodedRows()
+    for queue in list(call.service.store.queues.values()):
+        await stepwise.between()
+        if call.may_read(queue.name):
+            for group in list(queue.groups.values()):
+                counts = await stepwise.run(count_group(queue, group, now))
+                rows.append(_group_out(call, queue, group, counts, now))
+    return rows
 
 
 def _group_out(
@@ -77,8 +80,9 @@ def _age(at_us: int | None, now: float) -> float:
 async def show_group(call: Call) -> object:
     """The group, by queue. An unknown group gives an empty object, as old clients expect."""
     now, stepwise = call.now, Stepwise()
-    answer: dict[str, object] = {}
+    answer = EncodedObject()
     for queue in list(call.service.store.queues.values()):
+        await stepwise.between()
         group = queue.groups.get(call.path["group"])
         if group is None or not call.may_read(queue.name):
             continue
@@ -96,7 +100,7 @@ async def show_group(call: Call) -> object:
                 }
             )
             await stepwise.between()
-        answer[queue.name] = {"partitions": rows}
+        answer.put(queue.name, {"partitions": rows})
     return answer
 
 
@@ -106,6 +110,7 @@ async def lagging_groups(call: Call) -> object:
     limit, skip = call.query.number("limit", _MOST, 0, _MOST), call.query.number("offset", 0)
     rows: list[dict[str, object]] = []
     for queue in list(call.service.store.queues.values()):
+        await stepwise.between()
         if not call.may_read(queue.name):
             continue
         for group in list(queue.groups.values()):
@@ -139,23 +144,29 @@ def _lagging_out(
     }
 
 
-def _require_everywhere(call: Call, action: Action, group: str) -> None:
+async def _require_everywhere(call: Call, action: Action, group: str) -> None:
     """Raise 403 unless the caller may do this to every queue that the group reads or has a start for."""
-    store = call.service.store
-    names = {queue.name for queue in store.queues.values() if group in queue.groups}
-    names |= {
-        scope.queue for name, scope, _ in store.subscriptions.records() if name == group and scope.queue
-    }
-    for name in sorted(names):
-        call.require(action, name)
+    store, stepwise, names = call.service.store, Stepwise(), set[str]()
+    for queue in list(store.queues.values()):
+        if group in queue.groups:
+            names.add(queue.name)
+        await stepwise.between()
+    for _, scope, _ in list(store.subscriptions.records(group)):
+        if scope.queue:
+            names.add(scope.queue)
+        await stepwise.between()
+    async for part in in_order(names):
+        for name in part:
+            call.require(action, name)
+            await stepwise.between()
 
 
 async def remove_group(call: Call) -> object:
     group, queue = call.path["group"], call.path.get("queue")
     if queue is None:
-        _require_everywhere(call, Action.CONFIGURE, group)
+        await _require_everywhere(call, Action.CONFIGURE, group)
     with_records = call.query.flag("deleteMetadata", True)
-    done = delete_group(call.service, group, queue, with_records=with_records)
+    done = await Stepwise().run(delete_group(call.service, group, queue, with_records=with_records))
     await call.durable()
     answer: dict[str, object] = {
         "success": True,
@@ -174,8 +185,8 @@ async def move_start(call: Call) -> object:
     if not wanted:
         raise Refusal(400, "Missing subscriptionTimestamp in request body")
     at_us = moment_us(wanted, "subscriptionTimestamp")
-    _require_everywhere(call, Action.READ, call.path["group"])
-    count = move_subscription(call.service, call.path["group"], at_us)
+    await _require_everywhere(call, Action.READ, call.path["group"])
+    count = await Stepwise().run(move_subscription(call.service, call.path["group"], at_us))
     await call.durable()
     return {
         "success": True,

@@ -4,8 +4,6 @@ Owns: their wire form. Must not touch: how a message's state is determined.
 """
 
 from collections.abc import Iterator
-from heapq import merge
-from operator import itemgetter
 from typing import Final
 
 from holtmq.auth.permissions import Action
@@ -19,6 +17,7 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import MessageState, message_state
 from holtmq.http.engine.endpoints import CONFIGURE, LOOK, LOOK_AT_QUEUE, READ, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.newest import Newest
 from holtmq.http.engine.paging import page_out, within_bytes
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms, iso_seconds, raw
@@ -37,21 +36,22 @@ async def list_messages(call: Call) -> object:
     from_us, to_us = query.time_us("from"), query.time_us("to")
     if from_us is None:
         from_us = micros(now) - _HOUR_US
-    queues, partition, status = selected(call), query.optional("partition"), query.optional("status")
-    found: list[tuple[PartitionedQueue, int]] = []
-    total, stepwise = 0, Stepwise()
-    looked_at = [_looked_at(queue, from_us, to_us, partition, status, now) for queue in queues]
-    for (_, offset), fitting in merge(*looked_at, key=itemgetter(0), reverse=True):
-        if fitting is not None:
-            if skip <= total < skip + limit:
-                found.append((fitting, offset))
-            total += 1
+    stepwise, groups = Stepwise(), set[str]()
+    partition, status = query.optional("partition"), query.optional("status")
+    newest = Newest[tuple[PartitionedQueue, int]](skip + limit)
+    for queue in await selected(call, stepwise):
+        groups.update(queue.groups)
         await stepwise.between()
+        for created_us, offset in _looked_at(queue, from_us, to_us, partition, status, now):
+            if created_us is not None:
+                newest.add((created_us, offset), (queue, offset))
+            await stepwise.between()
+    found = newest.page(skip)
     rows, cut = await within_bytes(_row_if_there(call, queue, offset, now) for queue, offset in found)
     return {
         "messages": rows,
-        "mode": _mode(queues),
-        "total": total,
+        "mode": _mode(groups),
+        "total": newest.count,
         "pagination": page_out(limit, skip, cut),
     }
 
@@ -68,13 +68,13 @@ def _looked_at(
     partition: str | None,
     status: str | None,
     now: float,
-) -> Iterator[tuple[tuple[int, int], PartitionedQueue | None]]:
-    """Each message of a time span as ((creation time, offset), queue), newest first. A message that does not
-    match has None for its queue: the caller must be able to yield to other requests between those too."""
+) -> Iterator[tuple[int | None, int]]:
+    """Each message of a time span as (creation time, offset), newest first. A message that does not match has
+    None for its time: the caller must be able to yield to other requests between those too."""
     for offset in _newest_first(queue, from_us, to_us, partition):
         state = None if status is None else message_state(queue, offset, now)
         fits = status is None or (state is not None and state.value == status)
-        yield (queue.log.created_us(offset), offset), queue if fits else None
+        yield queue.log.created_us(offset) if fits else None, offset
 
 
 def _newest_first(
@@ -96,8 +96,7 @@ def _newest_first(
             yield offset
 
 
-def _mode(queues: list[PartitionedQueue]) -> dict[str, object]:
-    names = {name for queue in queues for name in queue.groups}
+def _mode(names: set[str]) -> dict[str, object]:
     plain, named = QUEUE_MODE in names, len(names - {QUEUE_MODE})
     kind = ("hybrid" if named else "queue") if plain else ("bus" if named else "none")
     return {"hasQueueMode": plain, "busGroupsCount": named, "type": kind}
@@ -179,7 +178,10 @@ async def show_message(call: Call) -> object:
         "errorMessage": letters[-1].error if letters else None,
         "retryCount": letters[-1].retry_count if letters else 0,
         "queueConfig": {name: options[name] for name in _OPTIONS_SHOWN},
-        "mode": {**_mode([queue]), "consumedByGroups": sum(1 for group in groups if group["consumed"])},
+        "mode": {
+            **_mode(set(queue.groups)),
+            "consumedByGroups": sum(1 for group in groups if group["consumed"]),
+        },
         "consumerGroups": groups,
     }
 

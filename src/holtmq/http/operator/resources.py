@@ -5,6 +5,7 @@ Owns: their wire form. Must not touch: state.
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Final
 
 from holtmq.broker.partitioned.commands.admin import clear, queue_named
@@ -20,9 +21,11 @@ from holtmq.broker.partitioned.statistics import (
     group_partitions,
     partition_counts,
 )
+from holtmq.broker.partitioned.waiting.wide_pops import matches
+from holtmq.http.engine.encoded_rows import EncodedRows
 from holtmq.http.engine.endpoints import DESTROY_QUEUE, LOOK, LOOK_AT_QUEUE, MONITOR, Call, Endpoint, Stream
 from holtmq.http.engine.request import JSON
-from holtmq.http.engine.stepwise import Stepwise
+from holtmq.http.engine.stepwise import Stepwise, in_order
 from holtmq.http.engine.wire import encode, iso_ms
 from holtmq.http.queues.configure import encryption_out, options_out
 
@@ -46,26 +49,33 @@ def six(counts: Counts) -> dict[str, int]:
 
 async def counts_of(stepwise: Stepwise, queues: Iterable[PartitionedQueue], now: float) -> Counts:
     """The sum of the counts of several queues."""
-    return _plus([await stepwise.run(count_queue(queue, now)) for queue in queues])
-
-
-def _plus(parts: Iterable[Counts]) -> Counts:
-    names = [field.name for field in fields(Counts)]
-    sums = dict.fromkeys(names, 0)
-    for part in parts:
-        for name in names:
-            sums[name] += getattr(part, name)
+    sums = dict.fromkeys(_COUNTED, 0)
+    for queue in queues:
+        counts = await stepwise.run(count_queue(queue, now))
+        for name in _COUNTED:
+            sums[name] += getattr(counts, name)
     return Counts(**sums)
 
 
-def selected(call: Call) -> list[PartitionedQueue]:
+async def selected(call: Call, stepwise: Stepwise) -> list[PartitionedQueue]:
     """The queues that match the request and that the caller may read, newest first."""
-    query = call.query
-    wanted = query.text("search")
-    found = call.service.matching(query.text("namespace") or query.text("ns"), query.text("task"))
-    only = query.text("queue")
-    found = [q for q in found if wanted in q.name and (not only or q.name == only) and call.may_read(q.name)]
-    return sorted(found, key=lambda queue: (queue.created_us, queue.number), reverse=True)
+    query, found = call.query, list[PartitionedQueue]()
+    namespace, task = query.text("namespace") or query.text("ns"), query.text("task")
+    wanted, only = query.text("search"), query.text("queue")
+    for queue in list(call.service.store.queues.values()):
+        await stepwise.between()
+        if not matches(namespace, task, queue) or wanted not in queue.name:
+            continue
+        if (not only or queue.name == only) and call.may_read(queue.name):
+            found.append(queue)
+    await stepwise.rest()
+    found.sort(key=_by_age, reverse=True)
+    await stepwise.rest()
+    return found
+
+
+_COUNTED: Final = tuple(field.name for field in fields(Counts))
+_by_age: Final = attrgetter("created_us", "number")
 
 
 def page_of(call: Call, default: int = _MOST) -> tuple[int, int]:
@@ -86,8 +96,9 @@ def queue_head(queue: PartitionedQueue) -> dict[str, object]:
 async def list_queues(call: Call) -> object:
     now, stepwise = call.now, Stepwise()
     limit, skip = page_of(call)
-    rows = []
-    for queue in selected(call)[skip : skip + limit]:
+    rows = EncodedRows()
+    for queue in (await selected(call, stepwise))[skip : skip + limit]:
+        await stepwise.between()
         rows.append(
             {
                 **queue_head(queue),
@@ -225,41 +236,55 @@ async def list_tasks(call: Call) -> object:
     return {"tasks": await _by(call, "task")}
 
 
-async def _by(call: Call, what: str) -> list[dict[str, object]]:
+async def _by(call: Call, what: str) -> EncodedRows:
     now, stepwise = call.now, Stepwise()
     grouped: dict[str, list[PartitionedQueue]] = {}
-    for queue in call.service.store.queues.values():
-        if not call.may_read(queue.name):
-            continue
-        grouped.setdefault(queue.namespace if what == "namespace" else queue.task, []).append(queue)
-    rows: list[dict[str, object]] = []
-    for name, queues in sorted(grouped.items()):
+    for queue in list(call.service.store.queues.values()):
+        await stepwise.between()
+        if call.may_read(queue.name):
+            grouped.setdefault(queue.namespace if what == "namespace" else queue.task, []).append(queue)
+    rows = EncodedRows()
+    for name in [name async for part in in_order(grouped) for name in part]:
+        queues = grouped[name]
         counts = await counts_of(stepwise, queues, now)
         rows.append(
             {
                 what: name,
                 "queues": len(queues),
-                "partitions": sum(len(queue.indexes) for queue in queues),
+                "partitions": await _partitions_of(stepwise, queues),
                 "messages": {"total": counts.total, "pending": counts.pending},
             }
         )
     return rows
 
 
+async def _partitions_of(stepwise: Stepwise, queues: Sequence[PartitionedQueue]) -> int:
+    count = 0
+    for queue in queues:
+        count += len(queue.indexes)
+        await stepwise.between()
+    return count
+
+
 async def overview(call: Call) -> object:
     now, stepwise = call.now, Stepwise()
     queues = list(call.service.store.queues.values())
+    namespaces, tasks = set[str](), set[str]()
+    for queue in queues:
+        namespaces.add(queue.namespace)
+        tasks.add(queue.task)
+        await stepwise.between()
     counts = await counts_of(stepwise, queues, now)
     seconds, offsets = await _lags(stepwise, queues, now)
     total = await call.context.history.read(micros(now), stepwise)
     uptime = max(now - call.context.started_at, 1.0)
     return {
         "queues": len(queues),
-        "partitions": sum(len(queue.indexes) for queue in queues),
-        "namespaces": len({queue.namespace for queue in queues if queue.namespace}),
-        "tasks": len({queue.task for queue in queues if queue.task}),
+        "partitions": await _partitions_of(stepwise, queues),
+        "namespaces": len(namespaces - {""}),
+        "tasks": len(tasks - {""}),
         "messages": six(counts),
-        "lag": {"time": _spread(seconds), "offset": _spread(offsets)},
+        "lag": {"time": await _spread(stepwise, seconds), "offset": await _spread(stepwise, offsets)},
         "throughput": {
             "ingestedPerSecond": round(total.push_messages / uptime, 3),
             "processedPerSecond": round(total.ack_success / uptime, 3),
@@ -283,7 +308,8 @@ async def _lags(
     return seconds, offsets
 
 
-def _spread(values: list[float]) -> dict[str, float]:
+async def _spread(stepwise: Stepwise, values: list[float]) -> dict[str, float]:
+    await stepwise.rest()
     if not values:
         return {"avg": 0, "median": 0, "min": 0, "max": 0}
     values = sorted(values)
@@ -301,7 +327,8 @@ async def list_partitions(call: Call) -> object:
     limit, skip = page_of(call, 1000)
     rows: list[dict[str, object]] = []
     total, end = 0, skip + limit
-    for queue in selected(call):
+    for queue in await selected(call, stepwise):
+        await stepwise.between()
         mine = list(queue.indexes.values())
         wanted = mine[max(skip - total, 0) : max(end - total, 0)]
         total += len(mine)

@@ -13,6 +13,7 @@ from holtmq.broker.partitioned.counters import QueueCounts
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import count_queue
+from holtmq.http.engine.encoded_rows import EncodedRows
 from holtmq.http.engine.endpoints import LOOK, LOOK_AT_QUEUE, MONITOR, Call, Endpoint
 from holtmq.http.engine.history import MINUTE_US, bucket_minutes, summed
 from holtmq.http.engine.stepwise import Stepwise
@@ -57,7 +58,7 @@ def lag_ms(row: QueueCounts) -> float:
 
 async def status(call: Call) -> object:
     now, stepwise = call.now, Stepwise()
-    queues = selected(call)
+    queues = await selected(call, stepwise)
     names = {queue.name for queue in queues}
     everything = not any(call.query.text(name) for name in ("queue", "namespace", "ns", "task"))
     from_us, to_us, width = await span_of(call)
@@ -68,12 +69,16 @@ async def status(call: Call) -> object:
         line.append(_point(call, start, width, row))
         total.add(row)
     counts = await counts_of(stepwise, queues, now)
+    consumed = EncodedRows()
+    for queue in queues:
+        consumed.append(_consumed(queue))
+        await stepwise.between()
     return {
         "timeRange": time_range(from_us, to_us),
         "bucketMinutes": width,
         "pointCount": len(line),
         "throughput": line,
-        "queues": [_consumed(queue) for queue in queues],
+        "queues": consumed,
         "messages": {
             **six(counts),
             "requests": {"push": total.push_requests, "pop": total.pop_requests, "ack": total.ack_requests},
@@ -83,7 +88,7 @@ async def status(call: Call) -> object:
                 "ack": _ratio(total.ack_success, total.ack_requests),
             },
         },
-        "leases": _leases(queues, now),
+        "leases": await _leases(stepwise, queues, now),
         "deadLetterQueue": await _letters(stepwise, queues),
         "workers": [],
         "errors": {"dbErrors": 0, "ackFailed": total.ack_failed, "dlqMessages": total.dead_letters},
@@ -136,17 +141,19 @@ def _consumed(queue: PartitionedQueue) -> dict[str, object]:
     }
 
 
-def _leases(queues: list[PartitionedQueue], now: float) -> dict[str, int]:
-    live = [
-        (queue.number, lease)
-        for queue in queues
-        for group in queue.groups.values()
-        for lease in group.leases.live(now)
-    ]
+async def _leases(stepwise: Stepwise, queues: list[PartitionedQueue], now: float) -> dict[str, int]:
+    ids, places, size = set[str](), set[tuple[int, int]](), 0
+    for queue in queues:
+        for group in list(queue.groups.values()):
+            for lease in list(group.leases.live(now)):
+                ids.add(lease.id)
+                places.add((queue.number, lease.partition))
+                size += lease.size
+        await stepwise.between()
     return {
-        "active": len({lease.id for _, lease in live}),
-        "partitionsWithLeases": len({(number, lease.partition) for number, lease in live}),
-        "totalBatchSize": sum(lease.size for _, lease in live),
+        "active": len(ids),
+        "partitionsWithLeases": len(places),
+        "totalBatchSize": size,
         "totalAcked": 0,
     }
 
@@ -155,6 +162,7 @@ async def _letters(stepwise: Stepwise, queues: list[PartitionedQueue]) -> dict[s
     errors: Counter[str] = Counter()
     places: set[tuple[int, int]] = set()
     for queue in queues:
+        await stepwise.between()
         for letter in list(queue.dead_letters):
             await stepwise.between()
             errors[letter.error] += 1
@@ -169,8 +177,9 @@ async def _letters(stepwise: Stepwise, queues: list[PartitionedQueue]) -> dict[s
 async def status_queues(call: Call) -> object:
     now, stepwise = call.now, Stepwise()
     limit, skip = page_of(call, 100)
-    rows = []
-    for queue in selected(call)[skip : skip + limit]:
+    rows = EncodedRows()
+    for queue in (await selected(call, stepwise))[skip : skip + limit]:
+        await stepwise.between()
         head = {**queue_head(queue), "partitions": len(queue.indexes)}
         rows.append({**head, "messages": six(await stepwise.run(count_queue(queue, now)))})
     return {"queues": rows, "pagination": {"limit": limit, "offset": skip}}

@@ -6,7 +6,12 @@ from partitioned_support import Node, ids, node_with
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.events import NO_QUEUE
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
-from holtmq.broker.partitioned.groups.joining import decide_group_deletion, decide_move, forget_subscriptions
+from holtmq.broker.partitioned.groups.joining import (
+    decide_group_deletion,
+    decide_move,
+    decide_starts,
+    forget_subscriptions,
+)
 from holtmq.broker.partitioned.groups.subscriptions import (
     Scope,
     StartMode,
@@ -253,10 +258,11 @@ def test_moving_the_start_leaves_cursors_alone() -> None:
     node.push("p1", "c")
     node.ack(node.pop("g"), group="g")
 
-    moved, starts, count = decide_move(node.subscriptions, node.queues.values(), "g", 0)
+    moved, count = decide_move(node.subscriptions, "g", 0)
     node.commit(NO_QUEUE, moved)
-    for queue, event in starts:
-        node.commit(queue.number, event)
+    for queue in node.queues.values():
+        for event in decide_starts(queue, "g", 0):
+            node.commit(queue.number, event)
 
     assert count == 1
     assert ids(node.pop("g", batch=10, partitions=10)) == ["b"]

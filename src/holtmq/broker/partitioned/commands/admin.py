@@ -4,7 +4,7 @@ Owns: these commands, each as one commit, or in steps if it may concern very man
 messages. Must not touch: wire names, clocks, the hot commands (see service).
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +31,7 @@ from holtmq.broker.partitioned.groups.joining import (
     decide_group_deletion,
     decide_move,
     decide_seek,
+    decide_starts,
     forget_subscriptions,
 )
 from holtmq.broker.partitioned.log.bodies import Body
@@ -42,6 +43,8 @@ from holtmq.broker.partitioned.requests import PushResult
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.store import Change
 from holtmq.broker.pausing import Pause
+
+_QUEUES_AT_ONCE: Final = 200  # of one group: about 2 ms
 
 _LETTERS: Final = 5_000  # dead letters that one step deletes: about 5 ms
 _MESSAGES: Final = 20_000  # messages, likewise
@@ -114,7 +117,7 @@ def queue_named(service: PartitionedService, name: str) -> PartitionedQueue:
     return queue
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GroupDeletion:
     partitions: int
     queues: list[str]
@@ -122,35 +125,61 @@ class GroupDeletion:
 
 def delete_group(
     service: PartitionedService, group: str, queue_name: str | None, *, with_records: bool
-) -> GroupDeletion:
-    """Delete a group's cursors and leases, on one queue or on all; ``with_records``: its starts too."""
+) -> Generator[None, None, GroupDeletion]:
+    """Delete a group's cursors and leases, on one queue or on all; ``with_records``: its starts too.
+
+    In steps, some queues in one record; the starts come last.
+    """
     store = service.store
-    changes: list[Change] = []
-    partitions = 0
-    names: list[str] = []
-    for queue in list(store.queues.values()):
-        if queue_name is None or queue.name == queue_name:
+    only = store.queues.get(queue_name) if queue_name is not None else None
+    done = GroupDeletion(0, [])
+    for some in _portions(store.queues.values() if queue_name is None else () if only is None else (only,)):
+        changes: list[Change] = []
+        for queue in some:
             event, members = decide_group_deletion(queue, group)
-            if event is not None:
+            if event is not None and store.by_number.get(queue.number) is queue:
                 changes.append((queue.number, event))
-                partitions += members
-                names.append(queue.name)
+                done.partitions += members
+                done.queues.append(queue.name)
+        if changes:
+            store.commit(changes)
+            service.forget_joined()
+        yield
     if with_records:
-        changes.append((NO_QUEUE, forget_subscriptions(group, queue_name or "")))
-    if changes:
-        store.commit(changes)
+        store.commit([(NO_QUEUE, forget_subscriptions(group, queue_name or ""))])
     service.forget_joined()
-    return GroupDeletion(partitions, names)
+    return done
 
 
-def move_subscription(service: PartitionedService, group: str, timestamp_us: int) -> int:
-    """Change a group's start position in partitions without a cursor; return how many records it has."""
-    moved, starts, count = decide_move(
-        service.store.subscriptions, service.store.queues.values(), group, timestamp_us
-    )
-    service.store.commit([(NO_QUEUE, moved), *((queue.number, event) for queue, event in starts)])
+def move_subscription(
+    service: PartitionedService, group: str, timestamp_us: int
+) -> Generator[None, None, int]:
+    """Change a group's start position in partitions without a cursor; return how many records it has.
+
+    In steps: the records at once, then some queues at a time.
+    """
+    store = service.store
+    moved, count = decide_move(store.subscriptions, group, timestamp_us)
+    store.commit([(NO_QUEUE, moved)])
     service.forget_joined()
+    for some in _portions(store.queues.values()):
+        changes: list[Change] = [
+            (queue.number, event)
+            for queue in some
+            if store.by_number.get(queue.number) is queue
+            for event in decide_starts(queue, group, timestamp_us)
+        ]
+        if changes:
+            store.commit(changes)
+            service.forget_joined()
+        yield
     return count
+
+
+def _portions(queues: Iterable[PartitionedQueue]) -> Iterator[list[PartitionedQueue]]:
+    every = list(queues)
+    for start in range(0, len(every), _QUEUES_AT_ONCE):
+        yield every[start : start + _QUEUES_AT_ONCE]
 
 
 def seek(

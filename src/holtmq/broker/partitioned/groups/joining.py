@@ -4,7 +4,7 @@ Owns: when a subscription record is created and how it becomes a start on a queu
 (queue and subscriptions apply the events), clocks.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from holtmq.broker.errors import NotFound
@@ -175,19 +175,17 @@ def forget_subscriptions(group: str = "", queue: str = "") -> SubscriptionsForgo
     return SubscriptionsForgotten(group, queue)
 
 
-def decide_move(
-    subscriptions: Subscriptions, queues: Iterable[PartitionedQueue], group: str, timestamp_us: int
-) -> tuple[SubscriptionMoved, list[tuple[PartitionedQueue, GroupStarted]], int]:
-    """Move every recorded start of a group, but not its cursors; (event, events per queue, records moved)."""
-    starts: list[tuple[PartitionedQueue, GroupStarted]] = []
-    for queue in queues:
-        reader = queue.groups.get(group)
-        if reader is None:
-            continue
-        if reader.start_us is not None:
-            starts.append((queue, GroupStarted(group, reader.number, timestamp_us)))
-        starts += [
-            (queue, GroupStarted(group, reader.number, timestamp_us, name))
-            for name in reader.partition_starts
-        ]
-    return SubscriptionMoved(group, timestamp_us), starts, subscriptions.count(group)
+def decide_move(subscriptions: Subscriptions, group: str, timestamp_us: int) -> tuple[SubscriptionMoved, int]:
+    """Move every recorded start of a group; (event, records moved)."""
+    return SubscriptionMoved(group, timestamp_us), subscriptions.count(group)
+
+
+def decide_starts(queue: PartitionedQueue, group: str, timestamp_us: int) -> list[GroupStarted]:
+    """Move the starts of a group on one queue, but not its cursors."""
+    reader = queue.groups.get(group)
+    if reader is None:
+        return []
+    whole = (None,) if reader.start_us is not None else ()
+    return [
+        GroupStarted(group, reader.number, timestamp_us, name) for name in (*whole, *reader.partition_starts)
+    ]

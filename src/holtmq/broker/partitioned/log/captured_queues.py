@@ -69,3 +69,4 @@ class CapturedQueues:
             queue = self._queues.pop(number)
             assert isinstance(queue, CapturedQueue)
             yield from queue.records()
+            yield from queue.deliveries()

@@ -19,6 +19,7 @@ from holtmq.broker.partitioned.log.delivery_log import DeliveryRun
 from holtmq.broker.partitioned.log.message_log import CHUNK_ROWS, GONE
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.store import PartitionedStore
+from holtmq.broker.partitioned.waiting.wide_pops import matches
 from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import ReadRuns, RecordUnreadable, Run
 from holtmq.journal.run_reader import payloads, run_bytes
@@ -104,22 +105,17 @@ def matching(
     store: PartitionedStore, pattern: str, namespace: str, task: str
 ) -> Generator[None, None, list[RangeInfo]]:
     """Queues whose full name matches a pattern, of a namespace and/or task; runs in steps."""
-    found = [
-        queue
-        for queue in store.queues.values()
-        if (not namespace or queue.namespace == namespace) and (not task or queue.task == task)
-    ]
-    if pattern:
-        try:
-            wanted = compile_pattern(pattern)
-        except BadPattern as error:
-            raise Conflict(str(error)) from None
-        candidates, found = found, []
-        for queue in candidates:
-            if wanted.covers(queue.name):
-                found.append(queue)
-            yield
-    return [describe(queue) for queue in found if store.by_number.get(queue.number) is queue]
+    try:
+        wanted = compile_pattern(pattern) if pattern else None
+    except BadPattern as error:
+        raise Conflict(str(error)) from None
+    found: list[RangeInfo] = []
+    for queue in list(store.queues.values()):
+        is_there = store.by_number.get(queue.number) is queue and matches(namespace, task, queue)
+        if is_there and (wanted is None or wanted.covers(queue.name)):
+            found.append(describe(queue))
+        yield
+    return found
 
 
 def offset_at(info: RangeInfo, at_us: int) -> int:

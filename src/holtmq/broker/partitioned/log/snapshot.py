@@ -19,6 +19,7 @@ from holtmq.broker.partitioned.groups.group import Group
 from holtmq.broker.partitioned.groups.partition_leases import RecordedLease
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.log.dedup import MAX_ENTRIES, Fingerprinter, fingerprint
+from holtmq.broker.partitioned.log.delivery_records import record_of
 from holtmq.broker.partitioned.log.message_log import (
     ELSEWHERE,
     GONE,
@@ -101,6 +102,7 @@ class CapturedQueue:
     __slots__ = (
         "_configured",
         "_dedup_floor",
+        "_deliveries",
         "_firsts",
         "_given_ids",
         "_groups",
@@ -130,6 +132,8 @@ class CapturedQueue:
         self._letters = tuple(queue.dead_letters)
         self._given_ids = queue.given_ids.dump()
         self._paused = queue.paused
+        log, letters = queue.deliveries, queue.dead_letters.numbers()
+        self._deliveries = log.capture(letters) if log.next_number else None
 
     def records(self) -> Iterator[StateRecord]:
         """Long chunks, then all the rest."""
@@ -164,6 +168,11 @@ class CapturedQueue:
             self._paused,
         )
         yield int(Kind.PARTITIONED_QUEUE), _encode(state)
+
+    def deliveries(self) -> Iterator[StateRecord]:
+        """The record of its delivery log, which follows the queue's."""
+        if self._deliveries is not None:
+            yield record_of(self.number, self._deliveries)
 
     def live(self) -> Iterator["array[int]"]:
         """The journal positions that the state refers to."""
