@@ -31,7 +31,7 @@ from holtmq.broker.partitioned.events import (
 )
 from holtmq.broker.partitioned.extras.traces import Traced, TraceStore
 from holtmq.broker.partitioned.groups.group import micros
-from holtmq.broker.partitioned.groups.subscriptions import Subscriptions, as_events
+from holtmq.broker.partitioned.groups.subscriptions import Subscriptions
 from holtmq.broker.partitioned.log.after_repair import AfterRepair
 from holtmq.broker.partitioned.log.bodies import (
     Body,
@@ -454,13 +454,13 @@ class PartitionedStore:
         self.capture_more()  # of a checkpoint that was given up
         queues = CapturedQueues(self.by_number)
         self._capturing = None if queues.is_complete else queues
-        subscriptions, traces = list(self.subscriptions.records()), list(self.traces)
+        subscriptions, traces = self.subscriptions.capture(), list(self.traces)
         counters = Counters(self.next_queue, self.traces.next_number)
         parts = [part.capture() for part in dict.fromkeys(self._state_parts.values())]
 
         def records() -> Iterator[StateRecord]:
             yield from queues.records()
-            events: Iterable[Subscribed | Traced] = chain(as_events(subscriptions), traces)
+            events: Iterable[Subscribed | Traced] = chain(subscriptions, traces)
             for some in portions(events):
                 yield _EVENTS, b"".join([encode(NO_QUEUE, event) for event in some])
             yield int(Kind.PARTITIONED_COUNTERS), _encode(counters)

@@ -102,7 +102,7 @@ class _CapturedVhost:
         self.pauses = [
             QueuePaused(queue.id, pause.since_ms, pause.by, pause.reason)
             for queue in self.queues
-            if (pause := queue.paused) is not None and not queue.is_stream
+            if not queue.is_stream and (pause := queue.paused) is not None
         ]
 
     def exchange_puts(self) -> Iterator[AnyChange]:

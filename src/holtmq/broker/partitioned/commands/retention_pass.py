@@ -4,6 +4,7 @@ Owns: which queue comes next, and how much is done in a step. Must not touch: wh
 (``retention.py`` and ``stream_limits.py``), clocks.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -28,7 +29,7 @@ class RetentionPass:
         self._store = store
         self._counters = counters
         self._limits = limits
-        self._left: Iterator[PartitionedQueue] | None = None
+        self._left: Iterator[int] | None = None  # numbers of queues
         self._kinds = (False, False)
         self._found = False  # something was dropped in this pass: there may be more
 
@@ -37,25 +38,27 @@ class RetentionPass:
         if self._left is None or self._kinds != (eviction, retention):
             self._left, self._kinds, self._found = self._queues(retention), (eviction, retention), False
         work = _WORK
-        for queue in self._left:
-            work -= self._visit(queue, now, eviction=eviction, retention=retention)
+        for number in self._left:
+            queue = self._store.by_number.get(number)
+            if queue is not None:
+                work -= self._visit(queue, now, eviction=eviction, retention=retention)
             if work <= 0:
                 return True
         self._left = None
         return self._found
 
-    def _queues(self, retention: bool) -> Iterator[PartitionedQueue]:
-        queues = dict(self._store.aging)
+    def _queues(self, retention: bool) -> Iterator[int]:
+        """An array: the garbage collector would look at the items of a list, again and again."""
+        aging, queues = self._store.aging, self._store.queues
+        numbers = array("Q", aging)
         if retention and self._limits:
-            named = (self._store.queues.get(name) for name in self._limits.names())
-            queues |= {queue.number: queue for queue in named if queue is not None}
+            named = (queues.get(name) for name in self._limits.names())
+            numbers.extend(queue.number for queue in named if queue is not None and queue.number not in aging)
             self._limits.drop_scales(self._store.by_number.__contains__)
-        return iter(queues.values())
+        return iter(numbers)
 
     def _visit(self, queue: PartitionedQueue, now: float, *, eviction: bool, retention: bool) -> int:
         """Drop what is too old; return how much work it was."""
-        if self._store.by_number.get(queue.number) is not queue:
-            return 1
         config = queue.config
         floor, busy = self._limits.floor(queue, now) if retention else (0, False)
         work = _MEASURED if busy else 1

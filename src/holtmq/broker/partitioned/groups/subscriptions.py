@@ -8,7 +8,7 @@ again, a pop in mode ``new`` would otherwise skip messages pushed before that po
 pair that was popped by name costs half a kilobyte permanently.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, NamedTuple
@@ -105,6 +105,10 @@ class Subscriptions:
             for scope, subscription in self._groups.get(name, {}).items():
                 yield name, scope, subscription
 
+    def capture(self) -> Iterator[Subscribed]:
+        """The events that recreate the records of this moment, for a checkpoint. They may be made later."""
+        return _as_events([(group, records.copy()) for group, records in self._groups.items()])
+
     def lookup(self, group: str, where: Scope) -> Subscription | None:
         """The most specific record for a partition: of the partition, the queue, then namespace and task."""
         records = self._groups.get(group)
@@ -175,7 +179,7 @@ class Subscriptions:
             del self._groups[group]
 
 
-def as_events(records: Iterable[tuple[str, Scope, Subscription]]) -> Iterator[Subscribed]:
-    """The events that recreate these records, for a checkpoint."""
-    for group, scope, record in records:
-        yield Subscribed(group, *scope, record.mode.value, record.timestamp_us, record.created_us)
+def _as_events(groups: list[tuple[str, dict[Scope, Subscription]]]) -> Iterator[Subscribed]:
+    for group, records in groups:
+        for scope, record in records.items():
+            yield Subscribed(group, *scope, record.mode.value, record.timestamp_us, record.created_us)

@@ -27,7 +27,7 @@ class CapturedQueues:
 
     def __init__(self, queues: Mapping[int, PartitionedQueue]) -> None:
         self._queues: dict[int, PartitionedQueue | CapturedQueue] = {**queues}  # by number
-        self._left = iter(list(queues))
+        self._left = iter(array("Q", queues))
         self.is_complete = not queues
         self._is_dropped = False
 
