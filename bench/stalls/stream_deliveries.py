@@ -157,6 +157,34 @@ def wait_for_letters(site: Site, count: int) -> None:
         site.channel.connection.process_data_events(0.01)
 
 
+def by_turns(end: End, streams: int) -> Prepare:
+    """End deliveries of as many streams, one of each in turn, each in its own partition."""
+    names = ["q", *(f"q{n}" for n in range(1, streams))]
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        got = 0
+
+        def push(first: int, node: Node) -> None:
+            items = [PushItem(name, f"p{first}", _small(first + n)) for n, name in enumerate(names)]
+            node.partitioned.push(items, node.broker.flow.now_ms / 1000)
+
+        def count_one(*_: object) -> None:
+            nonlocal got
+            got += 1
+
+        for name in names:
+            site.channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
+            arguments = {"x-stream-offset": "first", "x-consumer-group": "g"}
+            site.channel.basic_consume(name, count_one, arguments=arguments)
+        for first in range(0, count, streams):
+            site.topology(partial(push, first))
+            while got < first:
+                site.channel.connection.process_data_events(0.01)
+        return partial(end, site)
+
+    return prepare
+
+
 def delete(site: Site) -> None:
     site.channel.connection.channel().queue_delete("q")
 
@@ -195,6 +223,11 @@ STREAM_DELIVERIES: Final[dict[str, tuple[int, Prepare]]] = {
     "SQL filters, large headers": (1_000, filtered({"x-stream-sql-filter": "n < 0"}, _large)),
     "reject all but the first, then ack it": (20_000, first_at_last(False)),
     "reject all but the first, then commit its ack": (20_000, first_at_last(True)),
+    **{
+        f"{what} of {streams} groups by turns": (12_000, by_turns(end, streams))
+        for streams in (3, 1_000)
+        for what, end in _ENDS.items()
+    },
     "large deliveries to a reader": (400, consumed(each=10, group=False, size=1 << 20)),
     "large deliveries to a group": (400, consumed(each=1, size=1 << 20)),
     **{f"deliveries to {who}": (100_000, consumed(**how)) for who, how in _READERS.items()},  # type: ignore[arg-type]

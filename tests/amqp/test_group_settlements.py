@@ -479,3 +479,40 @@ def test_many_single_rejections_in_one_read_take_effect_in_steps() -> None:
 
     assert 0 < before < COUNT
     assert (site.letters, site.lag, site.leased) == (COUNT, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [BasicAck(0, multiple=True)],
+        [BasicAck(tag) for tag in range(1, 9)],
+        [BasicNack(0, multiple=True, requeue=False)],
+        [BasicNack(0, multiple=True, requeue=True)],
+    ],
+    ids=["ack all", "ack each", "reject all", "return all"],
+)
+def test_what_is_settled_together_of_streams_by_turns_is_one_record(asked: list[Method]) -> None:
+    service = PartitionedService(MemoryJournal())
+    client = Client(new_broker(service.journal, service))
+    client.call(BasicQos(0, 1_000))
+    for name in ("s", "t"):
+        client.call(QueueDeclare(name, durable=True, arguments={"x-queue-type": "stream"}))
+        client.call(BasicConsume(name, name, arguments=dict(_IN_GROUP)))
+    for n in range(8):
+        service.push([PushItem("st"[n % 2], "p", Body(f"i{n}", b""))], NOW_MS / 1000)
+        service.journal.flush()
+        client.broker.flow.turn()
+    ledger = client.connection.channels[1].ledger
+    assert [lease.queue.name for lease in ledger.by_number.values()] == ["s", "t"] * 4
+    before = service.journal.stats().records
+
+    client.call(*asked)
+
+    records = service.journal.stats().records - before
+    groups = [service.store.queues[name].groups["g"] for name in ("s", "t")]
+    if asked == [BasicNack(0, multiple=True, requeue=True)]:
+        records -= len(groups)  # that these are delivered again
+        assert len(ledger.by_number) == 8
+    else:
+        assert [group.lag(0) for group in groups] == [0, 0]
+    assert records == 1

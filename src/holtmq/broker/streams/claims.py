@@ -119,6 +119,12 @@ def claimed(message: Message, claim: Claim, place: int, redelivered: bool) -> Cl
 Verdicts = dict[Claim, dict[int, AckStatus]]
 
 
+def add(all_verdicts: Verdicts, verdicts: Verdicts) -> None:
+    """Add these to all."""
+    for claim, said in verdicts.items():
+        all_verdicts.setdefault(claim, {}).update(said)
+
+
 def by_claim(messages: Iterable[Message], status: AckStatus) -> Verdicts:
     """The same verdict on these messages, for each claim that is not over. A plain reader has no claims."""
     found: Verdicts = {}

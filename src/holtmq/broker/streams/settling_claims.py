@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from holtmq.broker.partitioned.commands.settled_runs import SettledRuns, settle_runs
 from holtmq.broker.partitioned.requests import HeldPartition, SettledRun
-from holtmq.broker.streams.claims import Claim, Verdicts
+from holtmq.broker.streams.claims import Claim, Verdicts, add
 from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.journal.interface import JournalFailed
 
@@ -35,9 +35,23 @@ class SettlingClaims:
         self._is_planned = False
         self._left = 0  # verdicts and partitions that may still take effect in this millisecond
         self._since_ms = -1
+        self._gathered: Verdicts | None = None
+
+    def __enter__(self) -> None:
+        """What is settled before the exit is settled there, with one record for all streams."""
+        if self._gathered is None:
+            self._gathered = {}
+
+    def __exit__(self, *_: object) -> None:
+        gathered, self._gathered = self._gathered, None
+        if gathered:
+            self.settle(gathered)
 
     def settle(self, verdicts: Verdicts) -> None:
         """Note these verdicts; settle what can be settled now, with a record of its own."""
+        if self._gathered is not None:
+            add(self._gathered, verdicts)
+            return
         flow = self._flow
         if flow.now_ms != self._since_ms:
             self._since_ms, self._left = flow.now_ms, flow.per_turn.verdicts

@@ -7,7 +7,7 @@ appears in the default vhost under its own name.
 
 import secrets
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.errors import Conflict, LimitReached
@@ -29,7 +29,7 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.store import Change
 from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.stream_publishes import StreamPublishes
-from holtmq.broker.streams.claims import Verdicts
+from holtmq.broker.streams.claims import Verdicts, add
 from holtmq.broker.streams.prepared_pushes import PreparedPushes
 from holtmq.broker.streams.serving import Serving
 from holtmq.broker.streams.settling_claims import SettlingClaims
@@ -164,11 +164,15 @@ class Streams:
         return write_together(self._service, part, items, self.settled(verdicts), batch)
 
     def _settle(self, verdicts: Verdicts) -> None:
-        if not self._broker.flow.in_batch:
+        if self._broker.flow.in_batch:
+            add(self._verdicts, verdicts)
+        else:
             self._settling.settle(verdicts)
-            return
-        for claim, said in verdicts.items():
-            self._verdicts.setdefault(claim, {}).update(said)
+
+    @property
+    def together(self) -> AbstractContextManager[None]:
+        """While this is entered, settlements are gathered."""
+        return self._settling
 
     def settled(self, verdicts: Verdicts) -> SettledRuns:
         """Decide verdicts that are written with the record of a large transaction, now."""
