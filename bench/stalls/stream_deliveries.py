@@ -125,6 +125,66 @@ def refuse(site: Site, *, requeue: bool) -> None:
     site.channel.queue_declare("q", passive=True)
 
 
+def first_at_last(in_transaction: bool) -> Prepare:
+    """One partition: all deliveries but the first are rejected; then the first one is settled."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        fill(site, count, count)
+        take(site, count, group=True)
+        for first in range(2, count + 1, 1_000):
+            for tag in range(first, min(first + 1_000, count + 1)):
+                site.channel.basic_reject(tag, requeue=False)
+            site.channel.queue_declare("q", passive=True)
+        if in_transaction:
+            site.channel.tx_select()
+            site.channel.basic_ack(1)
+
+        def request() -> None:
+            if in_transaction:
+                site.channel.tx_commit()
+            else:
+                site.channel.basic_ack(1)
+            wait_for_letters(site, count - 1)
+
+        return request
+
+    return prepare
+
+
+def wait_for_letters(site: Site, count: int) -> None:
+    """Until so many messages are dead letters."""
+    while site.broker.call(lambda node: len(node.partitioned.store.queues["q"].dead_letters)) < count:
+        site.channel.connection.process_data_events(0.01)
+
+
+def by_turns(end: End, streams: int) -> Prepare:
+    """End deliveries of as many streams, one of each in turn, each in its own partition."""
+    names = ["q", *(f"q{n}" for n in range(1, streams))]
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        got = 0
+
+        def push(first: int, node: Node) -> None:
+            items = [PushItem(name, f"p{first}", _small(first + n)) for n, name in enumerate(names)]
+            node.partitioned.push(items, node.broker.flow.now_ms / 1000)
+
+        def count_one(*_: object) -> None:
+            nonlocal got
+            got += 1
+
+        for name in names:
+            site.channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
+            arguments = {"x-stream-offset": "first", "x-consumer-group": "g"}
+            site.channel.basic_consume(name, count_one, arguments=arguments)
+        for first in range(0, count, streams):
+            site.topology(partial(push, first))
+            while got < first:
+                site.channel.connection.process_data_events(0.01)
+        return partial(end, site)
+
+    return prepare
+
+
 def delete(site: Site) -> None:
     site.channel.connection.channel().queue_delete("q")
 
@@ -161,6 +221,13 @@ STREAM_DELIVERIES: Final[dict[str, tuple[int, Prepare]]] = {
     "SQL filters": (100_000, filtered({"x-stream-sql-filter": "n < 0 OR name LIKE '%x%'"}, _different)),
     "SQL filters, the longest": (100_000, filtered({"x-stream-sql-filter": _LONGEST}, _different)),
     "SQL filters, large headers": (1_000, filtered({"x-stream-sql-filter": "n < 0"}, _large)),
+    "reject all but the first, then ack it": (20_000, first_at_last(False)),
+    "reject all but the first, then commit its ack": (20_000, first_at_last(True)),
+    **{
+        f"{what} of {streams} groups by turns": (12_000, by_turns(end, streams))
+        for streams in (3, 1_000)
+        for what, end in _ENDS.items()
+    },
     "large deliveries to a reader": (400, consumed(each=10, group=False, size=1 << 20)),
     "large deliveries to a group": (400, consumed(each=1, size=1 << 20)),
     **{f"deliveries to {who}": (100_000, consumed(**how)) for who, how in _READERS.items()},  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from amqp_support import NOW_MS, Client, finish, frame, new_broker, step
 
@@ -21,6 +23,7 @@ from holtmq.amqp.methods import (
     ChannelCloseOk,
     Method,
     QueueDeclare,
+    QueueDelete,
     TxCommit,
     TxCommitOk,
     TxRollback,
@@ -29,8 +32,10 @@ from holtmq.amqp.methods import (
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.records.changes import Kind
 from holtmq.broker.turn_limits import TurnLimits
 from holtmq.journal import MemoryJournal
+from holtmq.journal.interface import JournalFailed
 
 AT_ONCE = 4
 COUNT = 11  # three steps
@@ -40,10 +45,19 @@ _IN_GROUP = {"x-consumer-group": "g", "x-stream-offset": "first"}
 class Site:
     """A stream with messages, three in a partition, and a member of its group that holds them all."""
 
-    def __init__(self, count: int = COUNT, *, group: bool = True, in_transaction: bool = False) -> None:
+    def __init__(
+        self,
+        count: int = COUNT,
+        *,
+        group: bool = True,
+        in_transaction: bool = False,
+        each: int = 3,
+        verdicts: int = 1_000,
+    ) -> None:
+        self.each = each
         self.service = PartitionedService(MemoryJournal())
         self.client = client = Client(new_broker(self.service.journal, self.service))
-        client.broker.flow.per_turn = TurnLimits(returned=1_000, of_groups=AT_ONCE)
+        client.broker.flow.per_turn = TurnLimits(returned=1_000, of_groups=AT_ONCE, verdicts=verdicts)
         client.call(QueueDeclare("s", durable=True, arguments={"x-queue-type": "stream"}), BasicQos(0, 1_000))
         if in_transaction:
             client.call(TxSelect())
@@ -54,7 +68,7 @@ class Site:
         assert len(self.delivered) == count
 
     def push(self, count: int) -> None:
-        items = [PushItem("s", f"p{n // 3}", Body(f"i{n}", b"%d" % n)) for n in range(count)]
+        items = [PushItem("s", f"p{n // self.each}", Body(f"i{n}", b"%d" % n)) for n in range(count)]
         self.service.push(items, NOW_MS / 1000)
         self.service.journal.flush()
         self.client.broker.flow.turn()
@@ -298,3 +312,207 @@ def test_what_an_open_transaction_has_settled_returns_when_its_channel_closes(ro
     site.finish()
 
     assert (site.lag, site.leased) == (COUNT, 0)
+
+
+VERDICTS = 3  # that take effect at once
+REJECTED = 8  # of one partition, behind the first message; two more have no verdict
+
+
+def rejected_but_the_first(*, in_transaction: bool = False) -> Site:
+    site = Site(each=COUNT, verdicts=VERDICTS, in_transaction=in_transaction)
+    for tag in range(2, 2 + REJECTED):
+        site.call(BasicNack(tag, requeue=False), *([TxCommit()] if in_transaction else []))
+        site.finish()
+    assert (site.lag, site.letters) == (COUNT, 0)
+    return site
+
+
+def letters_in_order(site: Site) -> bool:
+    offsets = [letter.offset for letter in site.service.store.queues["s"].dead_letters]
+    return offsets == list(range(1, 1 + REJECTED))
+
+
+def test_what_a_late_ack_lets_take_effect_does_so_in_steps() -> None:
+    site = rejected_but_the_first()
+    seen: list[tuple[int, int]] = []
+
+    site.call(BasicAck(1))
+    while site.client.broker.long_changes:
+        seen.append((site.lag, site.letters))
+        step(site.client)
+
+    assert seen == [(8, 2), (5, 5)]
+    assert letters_in_order(site)
+    assert (site.lag, site.leased) == (2, 2)
+
+
+def test_what_follows_in_the_partition_waits_for_those_in_line() -> None:
+    site = rejected_but_the_first()
+
+    site.call(BasicAck(1), BasicAck(10), BasicNack(11, requeue=True))
+    assert site.client.broker.long_changes
+    site.finish()
+
+    assert letters_in_order(site)
+    assert site.lag == 1
+    assert [lease.message.seq for lease in site.client.connection.channels[1].ledger.by_number.values()] == [
+        10
+    ]
+
+
+@pytest.mark.parametrize("how", ["cancel", "close", "lost"])
+def test_a_member_that_leaves_does_not_give_back_what_it_has_settled(how: str) -> None:
+    site = rejected_but_the_first()
+    other = Client(site.client.broker)
+    other.call(BasicConsume("s", "other", arguments=dict(_IN_GROUP)))
+
+    site.call(BasicAck(1))
+    if how == "lost":
+        site.client.connection.end("gone")
+    else:
+        site.call(BasicCancel("me") if how == "cancel" else ChannelClose(200, "done"))
+    assert site.client.broker.long_changes
+    assert not other.told()
+    site.finish()
+    other.broker.flow.turn()
+
+    got = [lease.message.seq for lease in other.connection.channels[1].ledger.by_number.values()]
+    assert got == [9, 10]
+    assert letters_in_order(site)
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_what_is_in_line_takes_effect_before_a_stop_and_is_nothing_once_the_queue_is_gone(
+    stops: bool,
+) -> None:
+    site = rejected_but_the_first()
+
+    site.call(BasicAck(1))
+    if stops:
+        site.client.broker.complete()
+        assert (site.lag, site.letters) == (2, REJECTED)
+    else:
+        site.call(QueueDelete("s"))
+        site.finish()
+
+    assert not site.client.broker.long_changes
+
+
+def test_a_crash_while_some_are_in_line_delivers_these_again() -> None:
+    site = rejected_but_the_first()
+
+    site.call(BasicAck(1))
+    assert site.client.broker.long_changes
+    assert isinstance(site.service.journal, MemoryJournal)
+    site.service.journal.flush()
+    journal, recovery = site.service.journal.restart()
+    store = PartitionedService(journal).store
+    for position, kind, payload in recovery.records:
+        if kind >= int(Kind.PARTITIONED):
+            store.fold(position, kind, payload)
+
+    queue = store.queues["s"]
+    assert [letter.offset for letter in queue.dead_letters] == [1, 2]
+    assert queue.groups["g"].cursor(0) == 3
+
+
+def test_a_commit_files_its_own_at_once_and_what_waited_for_them_in_steps() -> None:
+    site = rejected_but_the_first(in_transaction=True)
+
+    told = site.call(BasicAck(1), BasicAck(10), TxCommit())
+    seen = [(site.lag, site.letters)]
+    told += site.finish()
+
+    assert TxCommitOk() in told
+    assert seen == [(1, REJECTED)]  # the ack behind them is of the same transaction
+    assert letters_in_order(site)
+
+
+def test_a_commit_does_not_take_along_all_that_waited_for_it() -> None:
+    site = rejected_but_the_first(in_transaction=True)
+
+    told = site.call(BasicAck(1), TxCommit())
+    seen = [(site.lag, site.letters)]
+    told += site.finish()
+
+    assert TxCommitOk() in told
+    assert seen == [(COUNT - 1, 0)]
+    assert (site.lag, site.letters) == (2, REJECTED)
+
+
+def test_a_commit_waits_for_what_was_settled_before_it() -> None:
+    site = rejected_but_the_first(in_transaction=True)
+    site.call(BasicAck(1), TxCommit())
+    assert site.client.broker.long_changes
+
+    told = site.call(BasicAck(10), TxCommit())
+    assert TxCommitOk() not in told
+    assert site.letters < REJECTED
+    while TxCommitOk() not in told:
+        assert site.lag > 1
+        told += step(site.client)
+
+    assert (site.lag, site.letters) == (1, REJECTED)
+
+
+def test_a_commit_does_not_wait_for_ever_when_the_journal_has_failed() -> None:
+    site = rejected_but_the_first(in_transaction=True)
+    site.call(BasicAck(1), TxCommit())
+    site.call(BasicAck(10), TxCommit())
+
+    assert isinstance(site.service.journal, MemoryJournal)
+    site.service.journal.fail("disk")
+    for _ in range(10):
+        with suppress(JournalFailed):  # the node stops
+            site.client.broker.flow.tick()
+
+    assert not site.client.broker.long_changes
+    assert site.letters < REJECTED
+
+
+def test_many_single_rejections_in_one_read_take_effect_in_steps() -> None:
+    site = Site(verdicts=VERDICTS)
+
+    site.call(*(BasicNack(tag, requeue=False) for tag in range(1, COUNT + 1)))
+    before = site.letters
+    site.finish()
+
+    assert 0 < before < COUNT
+    assert (site.letters, site.lag, site.leased) == (COUNT, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [BasicAck(0, multiple=True)],
+        [BasicAck(tag) for tag in range(1, 9)],
+        [BasicNack(0, multiple=True, requeue=False)],
+        [BasicNack(0, multiple=True, requeue=True)],
+    ],
+    ids=["ack all", "ack each", "reject all", "return all"],
+)
+def test_what_is_settled_together_of_streams_by_turns_is_one_record(asked: list[Method]) -> None:
+    service = PartitionedService(MemoryJournal())
+    client = Client(new_broker(service.journal, service))
+    client.call(BasicQos(0, 1_000))
+    for name in ("s", "t"):
+        client.call(QueueDeclare(name, durable=True, arguments={"x-queue-type": "stream"}))
+        client.call(BasicConsume(name, name, arguments=dict(_IN_GROUP)))
+    for n in range(8):
+        service.push([PushItem("st"[n % 2], "p", Body(f"i{n}", b""))], NOW_MS / 1000)
+        service.journal.flush()
+        client.broker.flow.turn()
+    ledger = client.connection.channels[1].ledger
+    assert [lease.queue.name for lease in ledger.by_number.values()] == ["s", "t"] * 4
+    before = service.journal.stats().records
+
+    client.call(*asked)
+
+    records = service.journal.stats().records - before
+    groups = [service.store.queues[name].groups["g"] for name in ("s", "t")]
+    if asked == [BasicNack(0, multiple=True, requeue=True)]:
+        records -= len(groups)  # that these are delivered again
+        assert len(ledger.by_number) == 8
+    else:
+        assert [group.lag(0) for group in groups] == [0, 0]
+    assert records == 1

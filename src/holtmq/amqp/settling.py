@@ -67,6 +67,13 @@ class Settling:
             for tag in tags:
                 self.ack(tag, False)
             return
+        if self.has_joined_group:
+            with self._flow.together:
+                self._ack_each(tags)
+        else:
+            self._ack_each(tags)
+
+    def _ack_each(self, tags: list[int]) -> None:
         take = self._ledger.by_number.pop
         before = len(self._ledger.by_number)
         holder: Holder | None = None

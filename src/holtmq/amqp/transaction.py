@@ -203,7 +203,7 @@ class Transaction:
     @property
     def is_long(self) -> bool:
         """Whether to commit in steps."""
-        return self._work + self._settling_time() > STEP
+        return self._work + self._settling_time() > STEP or any(claim.in_line for claim in self._claims)
 
     def _settling_time(self) -> float:
         """How many publishes would take as long as the settlements."""
@@ -225,7 +225,12 @@ class Transaction:
         None: the channel was closed meanwhile (``is_over``), and nothing has happened.
         """
         flow = self._flow
-        while flow.prepares is not None:
+        # What was settled before the transaction is written before it.
+        in_line = [claim for claim in self._claims if claim.in_line]
+        while flow.prepares is not None or in_line:
+            if in_line and not in_line[-1].in_line:
+                in_line.pop()
+                continue
             yield
             if is_over():
                 return None

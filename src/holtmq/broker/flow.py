@@ -11,6 +11,7 @@ are on the path of each message.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import Final
 
@@ -41,6 +42,7 @@ from holtmq.wire.property_walker import PropertyWalkers
 __all__ = ["Flow", "PublishOutcome"]
 
 _queue: Final = attrgetter("queue")
+_ALONE: Final = nullcontext()
 _LOOKED_AT: Final = 50  # messages of a queue that is paged out, looked at in the time of one queue
 _DELIVERED: Final = 4  # messages delivered in the time of one queue, with their part of the write
 
@@ -157,6 +159,15 @@ class Flow:
 
     def ack(self, leases: Iterable[Lease]) -> None:
         """Acknowledge messages. An ack of a revoked lease counts if no other consumer took the message."""
+        with self.together:
+            self._ack(leases)
+
+    @property
+    def together(self) -> AbstractContextManager[None]:
+        """Settlements of streams meanwhile are one record, whichever streams they are of."""
+        return _ALONE if self.cross_kind is None else self.cross_kind.together
+
+    def _ack(self, leases: Iterable[Lease]) -> None:
         queue: Queue | None = None
         done: list[Message] = []  # of this queue
         for lease in leases:
@@ -179,6 +190,10 @@ class Flow:
 
     def reject(self, leases: Iterable[Lease]) -> None:
         """Reject messages: dead-letter or drop them."""
+        with self.together:
+            self._reject_all(leases)
+
+    def _reject_all(self, leases: Iterable[Lease]) -> None:
         queue: Queue | None = None
         rejected: list[Message] = []  # of this queue
         for lease in leases:  # there may be 100,000, most of one queue
@@ -201,6 +216,10 @@ class Flow:
 
     def release(self, leases: Iterable[Lease], failed: bool = False) -> None:
         """Return messages to their old places in the queue; ``failed``: their consumer was lost."""
+        with self.together:
+            self._release(leases, failed)
+
+    def _release(self, leases: Iterable[Lease], failed: bool) -> None:
         for queue, part in _by_queue(leases).items():
             if queue.deleted:
                 continue

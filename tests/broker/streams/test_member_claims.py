@@ -18,6 +18,7 @@ from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
 from holtmq.broker.streams import stream_readers
 from holtmq.broker.streams.claims import ClaimedMessage
 from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.turn_limits import TurnLimits
 from holtmq.broker.work.leases import Lease
 
 PARTITIONS = ("p0", "p1", "p2")
@@ -316,6 +317,15 @@ class World:
     def turn(self) -> None:
         self.stream.broker.journal.flush()
         self.stream.turn()
+        if self.dice.random() < 0.5:
+            self.stream.broker.flow.tick()
+            self.stream.turn()
+
+    def rest(self) -> None:
+        """Do all that is left for later steps."""
+        while self.stream.broker.long_changes:
+            self.stream.broker.flow.tick()
+            self.turn()
 
     def passes(self, milliseconds: int) -> None:
         self.stream.broker.flow.now_ms += milliseconds
@@ -459,24 +469,25 @@ OPS = st.lists(
         ["push"] * 4
         + ["join", "leave", "delete", "work", "fail", "give back", "time"]
         + ["ack"] * 5
-        + ["ack some", "atomic", "requeue", "reject"]
+        + ["ack some", "atomic", "requeue", "reject", "reject", "reject in one"]
     ),
     max_size=40,
 )
 
 
 @settings(max_examples=300)
-@given(OPS, st.integers(0, 1 << 32), st.sampled_from([1, 2, 1_000]))
+@given(OPS, st.integers(0, 1 << 32), st.sampled_from([1, 2, 1_000]), st.sampled_from([1, 2, 1_000]))
 def test_members_get_each_partition_in_order_and_wait_for_nothing(
-    ops: list[str], seed: int, looks: int
+    ops: list[str], seed: int, looks: int, verdicts: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_readers, "_LOOKS", looks)
-        play(ops, Random(seed))
+        play(ops, Random(seed), verdicts)
 
 
-def play(ops: list[str], dice: Random) -> None:
+def play(ops: list[str], dice: Random, verdicts: int) -> None:
     world = World(Stream(), dice)
+    world.stream.broker.flow.per_turn = TurnLimits(verdicts=verdicts)
     world.push("p0", 1)
     world.join(room=3)
     for op in ops:
@@ -505,15 +516,21 @@ def play(ops: list[str], dice: Random) -> None:
                 world.settle(member, some, "ack")
             case "atomic" if some and member is not None:
                 world.settle(member, some, "ack", atomic=True)
-            case "requeue" | "reject" if some and member is not None:
+            case "requeue" if some and member is not None:
                 world.settle(member, some[:1], op)
+            case "reject" | "reject in one" if some and member is not None:
+                world.settle(member, some, "reject", atomic=op != "reject")
         world.check_settled()
-        world.check_rest()
+        if dice.random() < 0.5:
+            world.rest()
+            world.check_settled()
+            world.check_rest()
 
     last = world.join(room=1_000)
     for _ in range(20):
         for member in world.members:
             world.settle(member, member.got[:], "ack")
+        world.rest()
     log = world.stream.log
     assert [log.groups["g"].lag(index) for index in range(len(log.partitions))] == [0] * len(log.partitions)
     assert not last.got

@@ -7,6 +7,7 @@ that opened the batch writes it and then enqueues its messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -114,6 +115,11 @@ class CrossKindJournal(Protocol):
 
     def settled(self, verdicts: Verdicts) -> SettledRuns:
         """Decide verdicts that are written with the record of a large transaction, now."""
+        ...
+
+    @property
+    def together(self) -> AbstractContextManager[None]:
+        """While this is entered, settlements of streams are gathered: one record for all at its exit."""
         ...
 
     def events_record(self, changes: Sequence[Change]) -> tuple[int, bytes]:

@@ -16,15 +16,27 @@ from holtmq.broker.partitioned.requests import HeldPartition, SettledRun
 
 class Claim:
     """One claimed partition, among the others of its member. ``over``: the member holds nothing of it.
-    ``is_awaited``: an open transaction settles messages of it."""
+    ``is_awaited``: an open transaction settles messages of it. ``in_line``: some of its verdicts take effect
+    in a later step (``settling_claims.py``). ``is_left``: then it ends, since its member has left."""
 
-    __slots__ = ("_others", "_verdicts", "_waiting", "held", "is_awaited", "over")
+    __slots__ = (
+        "_others",
+        "_verdicts",
+        "_waiting",
+        "files",
+        "held",
+        "in_line",
+        "is_awaited",
+        "is_left",
+        "over",
+    )
 
     def __init__(self, held: HeldPartition, others: dict[int, Claim]) -> None:
         others[held.partition] = self
         self._others = others
         self.held = held
-        self.over = self.is_awaited = False
+        self.over = self.is_awaited = self.in_line = self.is_left = False
+        self.files = False  # some verdicts file dead letters
         self._waiting: deque[int] = deque()
         self._verdicts: dict[int, AckStatus] = {}
 
@@ -34,27 +46,42 @@ class Claim:
 
     def settle(self, verdicts: dict[int, AckStatus]) -> None:
         """Note verdicts, by position."""
+        self.files = self.files or AckStatus.DEAD_LETTER in verdicts.values()
         self._verdicts.update(verdicts)
 
-    def take_settled(self) -> SettledRun | None:
+    def take_settled(self, most: int, through: int = -1) -> SettledRun | None:
         """Remove the verdicts up to the first message without one; None if that is the first message.
 
-        A returned message ends the claim: it is delivered again, with all that follow.
+        If some file dead letters, at most so many, or all up to position ``through``: ``has_rest`` tells
+        whether there are more. A returned message ends the claim: it is delivered again, with all that
+        follow.
         """
-        waiting, verdicts = self._waiting, self._verdicts
+        waiting, verdicts, files = self._waiting, self._verdicts, self.files
         if self.over or not verdicts:
             return None
-        if len(verdicts) == len(waiting) and AckStatus.RETRY not in verdicts.values():  # hot case
+        is_all = len(verdicts) == len(waiting) and (not files or len(verdicts) <= most)
+        if is_all and AckStatus.RETRY not in verdicts.values():  # hot case
             self._end()
             return SettledRun(self.held, verdicts, True)
         settled: dict[int, AckStatus] = {}
-        while waiting and (status := verdicts.pop(waiting[0], None)) is not None:
+        is_slow = False  # acknowledgments by themselves take little time
+        while waiting and (status := verdicts.get(position := waiting[0])) is not None:
+            is_slow = is_slow or status is AckStatus.DEAD_LETTER
+            if is_slow and len(settled) >= most and position > through:
+                break
+            del verdicts[position]
             settled[waiting.popleft()] = status
             if status is AckStatus.RETRY:
                 waiting.clear()
         if not waiting:
             self._end()
+        self.files = files and bool(self._verdicts)
         return SettledRun(self.held, settled, self.over) if settled else None
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether ``take_settled`` has left something that can be settled now."""
+        return not self.over and bool(self._waiting) and self._waiting[0] in self._verdicts
 
     def _end(self) -> None:
         self.over, self._verdicts = True, {}
@@ -92,11 +119,10 @@ def claimed(message: Message, claim: Claim, place: int, redelivered: bool) -> Cl
 Verdicts = dict[Claim, dict[int, AckStatus]]
 
 
-def take_settled(verdicts: Verdicts) -> list[SettledRun]:
-    """Note these verdicts; return what can be settled now."""
+def add(all_verdicts: Verdicts, verdicts: Verdicts) -> None:
+    """Add these to all."""
     for claim, said in verdicts.items():
-        claim.settle(said)
-    return [run for claim in verdicts if (run := claim.take_settled()) is not None]
+        all_verdicts.setdefault(claim, {}).update(said)
 
 
 def by_claim(messages: Iterable[Message], status: AckStatus) -> Verdicts:

@@ -189,14 +189,16 @@ class GroupMember:
     def leave(self) -> None:
         """Return every claim; of very many some now, and the others after other work.
 
-        A claim of which an open transaction settles messages ends with them, as after a rollback.
+        A claim of which an open transaction settles messages ends with them, as after a rollback; one with
+        verdicts that take effect in later steps, after these.
         """
         self._queue.service.line.discharge(self._queue.stored_as, self._group, self._told)
         claims = [claim for claim in self._claims.values() if not claim.is_awaited]
         self._claims = {}
         for claim in claims:
-            claim.over = True
-        self._give_back(iter(claims))
+            claim.is_left = True
+            claim.over = not claim.in_line
+        self._give_back(claim for claim in claims if claim.over)
 
     def _give_back(self, claims: Iterator[Claim]) -> None:
         some = [claim.held for claim in islice(claims, _GIVEN_BACK)]

@@ -7,7 +7,7 @@ appears in the default vhost under its own name.
 
 import secrets
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.errors import Conflict, LimitReached
@@ -15,7 +15,7 @@ from holtmq.broker.message import Message
 from holtmq.broker.partitioned.captured import StateRecord
 from holtmq.broker.partitioned.commands.admin import pause, resume
 from holtmq.broker.partitioned.commands.atomic_commit import PartitionedPart, write_together
-from holtmq.broker.partitioned.commands.settled_runs import SettledRuns, settle_runs
+from holtmq.broker.partitioned.commands.settled_runs import SettledRuns
 from holtmq.broker.partitioned.commands.stream_limits import Limits
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
@@ -29,9 +29,10 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.store import Change
 from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.stream_publishes import StreamPublishes
-from holtmq.broker.streams.claims import Verdicts, take_settled
+from holtmq.broker.streams.claims import Verdicts, add
 from holtmq.broker.streams.prepared_pushes import PreparedPushes
 from holtmq.broker.streams.serving import Serving
+from holtmq.broker.streams.settling_claims import SettlingClaims
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.queue_options import QueueOptions
 
@@ -51,6 +52,7 @@ class Streams:
         self._service = service
         self._by_stored_name: dict[str, StreamQueue] = {}
         self._serving = Serving(service, self._now)
+        self._settling = SettlingClaims(service, broker.flow, broker.long_changes)
         self._following = False
         # Ids of messages published by AMQP: unique across restarts without a stored counter.
         self._id_prefix = secrets.token_hex(8)
@@ -162,15 +164,19 @@ class Streams:
         return write_together(self._service, part, items, self.settled(verdicts), batch)
 
     def _settle(self, verdicts: Verdicts) -> None:
-        if not self._broker.flow.in_batch:
-            settle_runs(self._service, take_settled(verdicts), self._now())
-            return
-        for claim, said in verdicts.items():
-            self._verdicts.setdefault(claim, {}).update(said)
+        if self._broker.flow.in_batch:
+            add(self._verdicts, verdicts)
+        else:
+            self._settling.settle(verdicts)
+
+    @property
+    def together(self) -> AbstractContextManager[None]:
+        """While this is entered, settlements are gathered."""
+        return self._settling
 
     def settled(self, verdicts: Verdicts) -> SettledRuns:
         """Decide verdicts that are written with the record of a large transaction, now."""
-        return SettledRuns(self._service, take_settled(verdicts), self._now())
+        return self._settling.settled(verdicts)
 
     def events_record(self, changes: Sequence[Change]) -> StateRecord:
         """The record of changes of partitioned queues."""
