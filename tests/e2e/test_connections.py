@@ -834,3 +834,30 @@ def test_what_a_client_sent_before_it_closed_its_socket_is_not_lost_when_others_
     assert broker.call(receive)
     eventually(lambda: channels[0].queue_declare(name, passive=True).method.message_count == 15)
     eventually(lambda: last not in broker.call(lambda node: set(node.amqp.connections)))
+
+
+def test_a_client_that_closed_its_side_is_answered_even_if_others_have_the_round(
+    broker: TestBroker, connect: Connect, raw: Raw, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holtmq.amqp.server._ROUND", 0.0)  # one client in each round
+    of_other_tests = broker.call(lambda node: set(node.amqp.connections))
+    connect().channel().queue_declare(name)
+    (other,) = broker.call(lambda node: node.amqp.connections - of_other_tests)
+    peer = raw()
+    (last,) = broker.call(lambda node: node.amqp.connections - of_other_tests - {other})
+    asked_quietly, asked = (
+        encode_frame(FRAME_METHOD, 1, encode_method(QueueDeclare(name, passive=True, no_wait=no_wait)))
+        for no_wait in (True, False)
+    )
+    goodbye = encode_frame(FRAME_METHOD, 0, encode_method(ConnectionClose(200, "")))
+
+    def receive(_: Node) -> bool:
+        other.data_received(asked_quietly)
+        last.data_received(asked + goodbye)
+        was_stalled = last.connection.is_stalled
+        _close_its_side(last)
+        return was_stalled
+
+    assert broker.call(receive)
+    peer.expect(QueueDeclareOk)
+    peer.expect(ConnectionCloseOk)

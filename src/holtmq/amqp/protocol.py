@@ -157,6 +157,7 @@ class AmqpProtocol(asyncio.Protocol):
         return self._at_end
 
     def _close_at_end(self) -> None:
+        self.flush()  # a closed transport takes no more answers
         self.transport.close()
         self._drop_unread()
 
