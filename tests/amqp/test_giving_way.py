@@ -59,6 +59,19 @@ def test_a_single_frame_does_not_wait() -> None:
     assert client.unstalls == 0
 
 
+def test_after_a_commit_that_took_long_the_rest_waits_its_turn() -> None:
+    client = Client(new_broker())
+    client.feed(frame(QueueDeclare("lasting", durable=True)) + frame(QueueDeclare("a")))
+    client.time_is_up = True
+
+    client.broker.journal.flush()
+
+    assert declared(client.told()) == ["lasting"]
+    assert client.unstalls == 1
+    client.connection.unstall()
+    assert declared(client.told()) == ["a"]
+
+
 def test_a_connection_that_ends_meanwhile_stays_ended() -> None:
     client = Client(new_broker())
     client.time_is_up = True

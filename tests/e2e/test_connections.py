@@ -46,6 +46,7 @@ from holtmq.amqp.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
+from holtmq.amqp.protocol import AmqpProtocol
 from holtmq.auth.passwords import hash_password
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.topic_permissions import TopicPermission
@@ -794,8 +795,18 @@ def test_a_client_with_much_to_do_goes_on_after_those_who_have_waited_longer(
     assert served == [0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2]
 
 
+def _close_its_side(protocol: AmqpProtocol) -> None:
+    if not protocol.eof_received():
+        protocol.transport.close()
+
+
+@pytest.mark.parametrize("leave", [_close_its_side, AmqpProtocol.abort])
 def test_what_a_client_sent_before_it_closed_its_socket_is_not_lost_when_others_have_the_round(
-    broker: TestBroker, connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+    broker: TestBroker,
+    connect: Connect,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    leave: Callable[[AmqpProtocol], None],
 ) -> None:
     monkeypatch.setattr("holtmq.amqp.server._ROUND", 0.0)  # one client in each round
     of_other_tests = broker.call(lambda node: set(node.amqp.connections))
@@ -817,10 +828,36 @@ def test_what_a_client_sent_before_it_closed_its_socket_is_not_lost_when_others_
         for protocol in (*others, last):
             protocol.data_received(publish_one * 3)
         was_stalled = last.connection.is_stalled
-        if not last.eof_received():
-            last.transport.close()
+        leave(last)
         return was_stalled
 
     assert broker.call(receive)
     eventually(lambda: channels[0].queue_declare(name, passive=True).method.message_count == 15)
     eventually(lambda: last not in broker.call(lambda node: set(node.amqp.connections)))
+
+
+def test_a_client_that_closed_its_side_is_answered_even_if_others_have_the_round(
+    broker: TestBroker, connect: Connect, raw: Raw, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holtmq.amqp.server._ROUND", 0.0)  # one client in each round
+    of_other_tests = broker.call(lambda node: set(node.amqp.connections))
+    connect().channel().queue_declare(name)
+    (other,) = broker.call(lambda node: node.amqp.connections - of_other_tests)
+    peer = raw()
+    (last,) = broker.call(lambda node: node.amqp.connections - of_other_tests - {other})
+    asked_quietly, asked = (
+        encode_frame(FRAME_METHOD, 1, encode_method(QueueDeclare(name, passive=True, no_wait=no_wait)))
+        for no_wait in (True, False)
+    )
+    goodbye = encode_frame(FRAME_METHOD, 0, encode_method(ConnectionClose(200, "")))
+
+    def receive(_: Node) -> bool:
+        other.data_received(asked_quietly)
+        last.data_received(asked + goodbye)
+        was_stalled = last.connection.is_stalled
+        _close_its_side(last)
+        return was_stalled
+
+    assert broker.call(receive)
+    peer.expect(QueueDeclareOk)
+    peer.expect(ConnectionCloseOk)

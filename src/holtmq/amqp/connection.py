@@ -357,7 +357,8 @@ class Connection:
                 self.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(failure)))
             else:
                 channel.send(method)
-            self.resume()
+            if self.unread and not self.gives_way():  # one commit may end the wait of many clients
+                self.resume()
 
         self.broker.journal.on_durable(durable)
 

@@ -44,6 +44,8 @@ class AmqpProtocol(asyncio.Protocol):
         self._parting = False  # all output is sent; the client closes the socket
         self._closed_to_input = False
         self._at_end = False  # the client has closed its side; what it sent is not processed yet
+        self._waits_for_turn = False  # what was read is processed in a later round
+        self._lost = ""  # why the socket was closed
         self._began = 0.0  # when the processing of what was read began
         self._received_at = self._sent_at = asyncio.get_running_loop().time()
         self._deadline = self._received_at + server.limits.handshake_timeout
@@ -121,16 +123,21 @@ class AmqpProtocol(asyncio.Protocol):
 
     def unstall_soon(self) -> None:
         """Go on with what was read, after the other sockets."""
+        self._waits_for_turn = True
         self._server.serve_soon(self)
 
     def go_on(self) -> None:
         """Process what was read before."""
+        self._waits_for_turn = False
         self._began = monotonic()
         self._server.refresh_clock()
         try:
             self.connection.unstall()
         except Exception:
             self._break_down()
+        if self._lost:
+            self._end_unless_it_waits()
+            return
         self._after_reading()
         if not self._reading and not self.connection.is_stalled:
             self.resume_reading_if_unstalled()
@@ -150,6 +157,7 @@ class AmqpProtocol(asyncio.Protocol):
         return self._at_end
 
     def _close_at_end(self) -> None:
+        self.flush()  # a closed transport takes no more answers
         self.transport.close()
         self._drop_unread()
 
@@ -159,14 +167,25 @@ class AmqpProtocol(asyncio.Protocol):
             asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket was closed."""
-        server = self._server
-        server.refresh_clock()
-        server.connections.discard(self)
-        server._waiting_for_journal.discard(self)
+        """The socket was closed. What was read and waits for its turn is processed, as by RabbitMQ."""
+        self._lost = f"socket closed: {exc}" if exc else "socket closed"
+        self._server.refresh_clock()
+        self._server._waiting_for_journal.discard(self)
+        self.connection.outbox.block(True)  # no more deliveries
+        self._end_unless_it_waits()
+
+    def _end_unless_it_waits(self) -> None:
+        """End a connection whose socket is closed, unless a later round goes on with it.
+
+        A commit, a disk and whatever else may stop it takes longer: then the rest is dropped.
+        """
+        connection = self.connection
+        if self._waits_for_turn and connection.is_running:
+            return
+        self._server.connections.discard(self)
         self._ended = True
-        self.connection.end(f"socket closed: {exc}" if exc else "socket closed")
-        server.wake()
+        connection.end(self._lost)
+        self._server.wake()
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""
@@ -258,6 +277,8 @@ class AmqpProtocol(asyncio.Protocol):
 
     def check_time(self, now: float) -> None:
         """Send and check heartbeats; abort peers that are too slow to open or to close."""
+        if self._lost:
+            return
         connection = self.connection
         if connection.phase is not Phase.RUNNING:
             if now > self._deadline:
