@@ -29,6 +29,7 @@ from bench.stalls import (
     held,
     large,
     letters,
+    many_logs,
     many_matches,
     messages,
     partitioned,
@@ -265,6 +266,8 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     **held.REQUESTS,
     **crowds.REQUESTS,
     **large.REQUESTS,
+    **many_logs.REQUESTS,
+    **many_logs.CHECKPOINTS,
 }
 
 
@@ -285,7 +288,7 @@ def measure(name: str, scale: float) -> tuple[int, float, float]:
         connection = pika.BlockingConnection(parameters)
         request = prepare(Site(broker, connection.channel(), http), count)
         # The loop also waits for a checkpoint's thread while that holds the interpreter.
-        meter = Meter(broker, time.process_time if name in CHECKPOINTS else time.thread_time)
+        meter = Meter(broker, time.process_time if name.startswith("checkpoint of ") else time.thread_time)
         gc.collect()  # the client's objects are in the same process
         with meter.running():
             request()

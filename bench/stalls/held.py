@@ -7,7 +7,7 @@ import json
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import pika
 import pyarrow as pa
@@ -15,6 +15,8 @@ from bench.stalls import bulk, endings, wide
 from bench.stalls.site import Prepare, Site
 
 from holtmq.node import Node
+
+_PUSHED_AT_ONCE: Final = 3_000  # as many as one request may push to a work queue
 
 
 def on_channels(site: Site, count: int) -> Callable[[], object]:
@@ -133,7 +135,9 @@ def wake(work: bool) -> Prepare:
         items = [{"queue": "log", "partition": f"p{number}", "payload": 1} for number in range(count)]
 
         def push() -> None:
-            site.http.post("/api/v1/push", json={"items": items}).raise_for_status()
+            for start in range(0, count, _PUSHED_AT_ONCE):
+                some = items[start : start + _PUSHED_AT_ONCE]
+                site.http.post("/api/v1/push", json={"items": some}).raise_for_status()
             for one in sockets:
                 assert one.recv(65_536).startswith(b"HTTP/1.1 200")
 
