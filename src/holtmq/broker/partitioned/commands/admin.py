@@ -161,7 +161,9 @@ def move_subscription(
     store = service.store
     moved, count = decide_move(store.subscriptions, group, timestamp_us)
     store.commit([(NO_QUEUE, moved)])
+    yield
     service.forget_joined()
+    yield
     for some in _portions(store.queues.values()):
         changes: list[Change] = [
             (queue.number, event)
@@ -171,7 +173,6 @@ def move_subscription(
         ]
         if changes:
             store.commit(changes)
-            service.forget_joined()
         yield
     return count
 
