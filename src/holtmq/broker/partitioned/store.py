@@ -7,6 +7,7 @@ Over 400 lines: writing a change, applying it and folding it at a start must sta
 """
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
@@ -442,6 +443,7 @@ class PartitionedStore:
     def recovered(self) -> None:
         """The journal is folded. From now on events are decided on this state."""
         self._after_repair = None
+        deque(self.subscriptions.free(), maxlen=0)
 
     def capture(self) -> Captured:
         """The whole state as it is now."""

@@ -148,6 +148,7 @@ def delete_group(
     if with_records:
         store.commit([(NO_QUEUE, forget_subscriptions(group, queue_name or ""))])
     service.forget_joined()
+    yield from store.subscriptions.free()
     return done
 
 
