@@ -3,13 +3,13 @@
 import gc
 import json
 import urllib.request
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 
 import pika
 import pytest
 
-from holtmq.broker.flow import Flow
+from holtmq.node import Node
 from holtmq.testing import TestBroker
 
 pytestmark = pytest.mark.e2e
@@ -86,10 +86,11 @@ def http_round(url: str, number: int) -> None:
     call("DELETE", f"/api/vhosts/{vhost}")
 
 
-def forget_used(flow: Flow) -> None:
-    """What the sampling of the figures does once a second."""
-    flow.used.clear()
-    flow.used_exchanges.clear()
+def forget_used(node: Node) -> None:
+    """What the sampling of the figures does once a second, and their history every five."""
+    node.broker.flow.used.clear()
+    node.broker.flow.used_exchanges.clear()
+    deque(node.partitioned.counters.readings(), maxlen=0)
 
 
 def objects() -> Counter[str]:
@@ -107,7 +108,7 @@ def test_queues_connections_and_vhosts_that_are_gone_leave_nothing_in_memory() -
                 amqp_round(broker.amqp_url, number)
                 http_round(broker.http_url, number)
             broker.clock.advance(3600)
-            broker.call(lambda node: forget_used(node.broker.flow))
+            broker.call(forget_used)
             return objects()
 
         before = rounds(0, 2)
