@@ -151,7 +151,7 @@ async def _require_everywhere(call: Call, action: Action, group: str) -> None:
         if group in queue.groups:
             names.add(queue.name)
         await stepwise.between()
-    for _, scope, _ in list(store.subscriptions.records(group)):
+    for scope in store.subscriptions.scopes(group):
         if scope.queue:
             names.add(scope.queue)
         await stepwise.between()
