@@ -93,11 +93,7 @@ class Streams:
         if log is not None:
             forgotten = [
                 (NO_QUEUE, SubscriptionsForgotten(group, log.name))
-                for group in {
-                    group
-                    for group, scope, _ in self._service.store.subscriptions.records()
-                    if scope.queue == log.name
-                }
+                for group in self._service.store.subscriptions.groups_of(log.name)
             ]
             self._service.store.commit([(log.number, QueueDeleted()), *forgotten])
             self._service.forget_joined()

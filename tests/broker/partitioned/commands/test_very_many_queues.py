@@ -133,7 +133,10 @@ def test_the_records_of_a_deleted_queue_are_forgotten_with_those_of_its_partitio
         pop(service, queue)
         pop(service, queue, "p")
         pop(service, queue, "not yet there")
-    assert service.store.subscriptions.count("g") == 6
+    records = service.store.subscriptions
+    assert records.count("g") == 6
+    assert [records.groups_of(queue) for queue in ("a", "b", "c")] == [["g"], ["g"], []]
+    assert {scope.queue for scope in records.scopes("g")} == {"a", "b"}
 
     admin.delete_queue(service, "a")
 
@@ -142,5 +145,5 @@ def test_the_records_of_a_deleted_queue_are_forgotten_with_those_of_its_partitio
     assert sorted(scope.partition for scope in scopes) == ["", "not yet there", "p"]
     for _ in admin.delete_group(service, "g", None, with_records=True):
         pass
-    assert list(service.store.subscriptions.records()) == []
-    assert service.store.subscriptions._partitions == {}
+    assert list(records.records()) == []
+    assert records._partitions == {}

@@ -110,6 +110,15 @@ class Subscriptions:
         """What the group has records for."""
         return list(self._groups.get(group, ()))
 
+    def groups_of(self, queue: str) -> list[str]:
+        """The groups with a record for this queue or a partition of it."""
+        scope, none = Scope(queue), dict[str, set[str]]()
+        return [
+            group
+            for group, records in self._groups.items()
+            if scope in records or queue in self._partitions.get(group, none)
+        ]
+
     def capture(self) -> Iterator[Subscribed]:
         """The events that recreate the records of this moment, for a checkpoint. They may be made later."""
         return _as_events([(group, records.copy()) for group, records in self._groups.items()])
@@ -181,6 +190,7 @@ class Subscriptions:
             del records[Scope(queue, partition)]
         if not records:
             del self._groups[group]
+            self._partitions.pop(group, None)
 
     def free(self) -> Iterator[None]:
         """Free the records of forgotten groups, one in each step: all of 100,000 take 55 ms."""
