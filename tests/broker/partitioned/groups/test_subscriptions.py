@@ -1,10 +1,12 @@
 """Where a named group starts: the four scenarios and five edge cases of the plan, and the words of a pop."""
 
+from random import Random
+
 import pytest
 from partitioned_support import Node, ids, node_with
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned.events import NO_QUEUE
+from holtmq.broker.partitioned.events import NO_QUEUE, Subscribed, SubscriptionMoved, SubscriptionsForgotten
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
 from holtmq.broker.partitioned.groups.joining import (
     decide_group_deletion,
@@ -16,6 +18,7 @@ from holtmq.broker.partitioned.groups.subscriptions import (
     Scope,
     StartMode,
     StartRequest,
+    Subscriptions,
     read_start,
     read_timestamp,
 )
@@ -343,3 +346,47 @@ def test_an_earlier_start_on_one_partition_reaches_a_line_already_built() -> Non
 
     assert ids(claimed) == ["a"]
     assert sorted(ids(node.pop("g", batch=5, partitions=5))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_records_are_those_of_a_plain_table_whatever_happens_to_them(seed: int) -> None:
+    dice, subscriptions = Random(seed), Subscriptions()
+    table: dict[tuple[str, Scope], tuple[str, int, int]] = {}
+    for at in range(dice.randint(1, 60)):
+        group, queue, partition = dice.choice("gh"), dice.choice("abc"), dice.choice(("", "", "p", "q"))
+        choice = dice.random()
+        if choice < 0.6:
+            event: Subscribed | SubscriptionMoved | SubscriptionsForgotten = Subscribed(
+                group, queue, partition, "", "", "all", 0, at
+            )
+            table.setdefault((group, Scope(queue, partition)), ("all", 0, at))
+        elif choice < 0.75:
+            event = SubscriptionMoved(group, at)
+            table |= {key: ("timestamp", at, row[2]) for key, row in table.items() if key[0] == group}
+        elif choice < 0.9:
+            event = SubscriptionsForgotten("", queue)
+            table = {key: row for key, row in table.items() if key[1].queue != queue}
+        else:
+            event = SubscriptionsForgotten(group, "")
+            table = {key: row for key, row in table.items() if key[0] != group}
+        captured = subscriptions.capture()
+        before = list(subscriptions.records())
+        subscriptions.apply(event)
+
+        copy = Subscriptions()
+        for recorded in captured:  # not before: a checkpoint is written while the records change
+            copy.apply(recorded)
+        assert list(copy.records()) == before
+        found = {(name, scope): row for name, scope, row in subscriptions.records()}
+        assert {
+            key: (row.mode.value, row.timestamp_us, row.created_us) for key, row in found.items()
+        } == table
+        assert all(subscriptions.record(*key) == row for key, row in found.items())
+        for name in "gh":
+            assert subscriptions.count(name) == len(subscriptions.scopes(name))
+            assert set(subscriptions.scopes(name)) == {scope for one, scope in table if one == name}
+        for name in "abc":
+            wanted = {one for one, scope in table if scope.queue == name}
+            assert set(subscriptions.groups_of(name)) == wanted
+    for _ in subscriptions.free():
+        pass
