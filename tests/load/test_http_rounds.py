@@ -48,11 +48,11 @@ def test_every_workload_runs_and_loses_nothing(broker: TestBroker, name: str) ->
 
 
 def test_half_of_a_backlog_is_left_for_the_measurement_on_a_fast_machine(broker: TestBroker) -> None:
-    workload = replace(HTTP_WORKLOADS["ack-100"], messages=3_000)
+    workload = replace(HTTP_WORKLOADS["ack-100"], messages=12_000)
 
-    seen = measured(lambda: run_http_round(HttpTarget.at(broker.http_url), workload, 0.1, 0))
+    seen = measured(lambda: run_http_round(HttpTarget.at(broker.http_url), workload, 1.0, 0))
 
-    assert seen.messages >= 1_000
+    assert seen.messages >= 4_000  # some acks of 100 are on their way when half is settled
 
 
 def test_a_round_leaves_no_queue_behind(broker: TestBroker) -> None:
