@@ -453,7 +453,7 @@ class PartitionedStore:
 
     def begin_capture(self) -> Captured:
         """The whole state as it is now; its queues are captured by ``capture_more`` or before a change."""
-        self.capture_more()  # of a checkpoint that was given up
+        self.capture_more()  # of another capture: only one is told of changes
         queues = CapturedQueues(self.by_number)
         self._capturing = None if queues.is_complete else queues
         subscriptions, traces = self.subscriptions.capture(), list(self.traces)
