@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # what tests of several parts sh
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-pytest_plugins = ["time_limits", "reruns"]  # the second imports the first
+pytest_plugins = ["time_limits", "reruns", "queue_copies_checked"]  # the second imports the first
 
 # These clients give up after 5, 10 and 15 seconds unless told otherwise, and a busy machine may need longer.
 for part in ("connect", "read", "write", "pool"):

@@ -33,7 +33,7 @@ def checkpoint(fill: Callable[[Site, int], object]) -> Prepare:
 
 def make(site: Site) -> None:
     site.broker.call(lambda node: node.checkpoints.make())
-    while site.broker.call(lambda node: node.journal.is_checkpointing):
+    while site.broker.call(lambda node: node.checkpoints.is_making):
         time.sleep(0.01)
 
 

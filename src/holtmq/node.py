@@ -320,7 +320,7 @@ class Node:
             self.sampler,
             self.shovels,
             self.loop_watch.delay,
-            self.checkpoints.make,
+            self.checkpoints,
             self._replica_state,
             None if self.replica is None else self.replica.hand_over,
             alarm_since=lambda: self.alarms.since,

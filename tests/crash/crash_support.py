@@ -120,6 +120,7 @@ class Delivery:
     """One message as it arrived."""
 
     tag: int
+    consumer: str
     redelivered: bool
     body: bytes
 
@@ -262,7 +263,8 @@ class Peer:
             return
         if self._delivery is not None and not self._missing and kind in (FRAME_HEADER, FRAME_BODY):
             found, self._delivery = self._delivery, None
-            self.on_delivery(Delivery(found.delivery_tag, found.redelivered, b"".join(self._body)))
+            body = b"".join(self._body)
+            self.on_delivery(Delivery(found.delivery_tag, found.consumer_tag, found.redelivered, body))
 
     def _method(self, method: Method) -> None:
         match method:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass, field
+from itertools import chain, product
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -20,7 +21,6 @@ from crash_support import BrokerProcess, Delivery, Gone, Peer
 from holtmq.amqp.methods import (
     BasicAck,
     BasicConsume,
-    BasicConsumeOk,
     BasicNack,
     BasicQos,
     BasicQosOk,
@@ -41,12 +41,18 @@ PUBLISHERS: Final = 3
 CONSUMERS: Final = 2
 BACKLOG: Final = 3_000  # waiting and not confirmed messages a publisher may run ahead by
 TO_DEAD: Final[dict[str, FieldValue]] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+ONE_QUEUE: Final = ["work"]
+# More than a checkpoint copies in one step, with and without priorities.
+MANY_QUEUES: Final = [f"work-{number}" for number in range(800)] + [
+    f"sorted-{number}" for number in range(500)
+]
 
 
 @dataclass
 class Record:
     """What the world outside knows. Message ids are (publisher, number)."""
 
+    queues: list[str]
     sent: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(PUBLISHERS), 0))
     confirmed: set[tuple[int, int]] = field(default_factory=set)
     acked: set[tuple[int, int]] = field(default_factory=set)  # perhaps synced
@@ -94,7 +100,9 @@ async def publish(port: int, publisher: int, record: Record, random: Random) -> 
         for _ in range(random.randrange(1, 40)):
             record.sent[publisher] += 1
             number = record.sent[publisher]
-            tag = peer.publish("work", body_of(publisher, number, random.choice([10, 100, 1500])))
+            tag = peer.publish(
+                random.choice(record.queues), body_of(publisher, number, random.choice([10, 100, 1500]))
+            )
             confirming.waiting[tag] = (publisher, number)
         await peer.drain()
         await asyncio.sleep(0)
@@ -119,7 +127,8 @@ async def consume(port: int, record: Record, random: Random) -> None:
     arrived: list[Delivery] = []
     peer.on_delivery = arrived.append
     verdicts: dict[int, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
-    await peer.ask(BasicConsume("work"), BasicConsumeOk)
+    for queue in record.queues:
+        peer.send(BasicConsume(queue, no_wait=True))
     while not peer.gone.is_set():
         batch, arrived[:] = arrived[:], []
         acked: list[tuple[int, int]] = []
@@ -164,22 +173,34 @@ def note_marks(
     confirming.confirmed = []
 
 
-async def read_all(port: int, queue: str) -> list[bytes]:
-    """Everything in a queue, in order, without an ack: hanging up puts it back."""
+def arguments_of(queue: str) -> dict[str, FieldValue]:
+    if queue in ("dead", "marks"):
+        return {}
+    return TO_DEAD | {"x-max-priority": 3} if queue.startswith("sorted") else TO_DEAD
+
+
+async def read_all(port: int, queues: list[str]) -> dict[str, list[bytes]]:
+    """Everything in these queues, in order, without an ack: hanging up puts it back."""
     peer = await Peer.connect(port)
-    arguments = TO_DEAD if queue == "work" else {}
-    declared = await peer.ask(QueueDeclare(queue, durable=True, arguments=arguments), QueueDeclareOk)
-    arrived: list[bytes] = []
+    arrived: dict[str, list[bytes]] = {queue: [] for queue in queues}
     everything = asyncio.Event()
+    declared = [
+        await peer.ask(QueueDeclare(queue, durable=True, arguments=arguments_of(queue)), QueueDeclareOk)
+        for queue in queues
+    ]
+    missing = sum(queue.message_count for queue in declared)
 
     def note(delivery: Delivery) -> None:
-        arrived.append(delivery.body)
-        if len(arrived) == declared.message_count:
+        nonlocal missing
+        arrived[delivery.consumer].append(delivery.body)
+        missing -= 1
+        if not missing:
             everything.set()
 
     peer.on_delivery = note
-    await peer.ask(BasicConsume(queue), BasicConsumeOk)
-    if declared.message_count:
+    if missing:
+        for queue in queues:
+            peer.send(BasicConsume(queue, queue, no_wait=True))
         await asyncio.wait_for(everything.wait(), 120)
     await peer.close()
     return arrived
@@ -187,9 +208,11 @@ async def read_all(port: int, queue: str) -> list[bytes]:
 
 async def check(port: int, record: Record) -> None:
     """The record against what the restarted broker has."""
-    work = [id_of(body) for body in await read_all(port, "work")]
-    dead = [id_of(body) for body in await read_all(port, "dead")]
-    marks = [int(body) for body in await read_all(port, "marks")]
+    found = await read_all(port, ["dead", "marks", *record.queues])
+    dead = [id_of(body) for body in found.pop("dead")]
+    marks = [int(body) for body in found.pop("marks")]
+    by_queue = [[id_of(body) for body in bodies] for bodies in found.values()]
+    work = list(chain.from_iterable(by_queue))
     held, buried = set(work), set(dead)
 
     lost = record.confirmed - record.acked - held - buried
@@ -201,8 +224,8 @@ async def check(port: int, record: Record) -> None:
     assert not held & buried, "a message is in two places"
     assert len(work) == len(held), "a message is twice in the queue"
     assert len(dead) == len(buried), "a message died twice"
-    for publisher in range(PUBLISHERS):
-        numbers = [number for who, number in work if who == publisher]
+    for ids, publisher in product(by_queue, range(PUBLISHERS)):
+        numbers = [number for who, number in ids if who == publisher]
         assert numbers == sorted(numbers), f"publisher {publisher}'s messages changed their order"
     assert record.marks_confirmed <= set(marks)
     assert len(marks) == len(set(marks))
@@ -237,12 +260,13 @@ async def one_round(broker: BrokerProcess, record: Record, random: Random) -> No
 
 
 @pytest.mark.timeout(240 + 30 * ROUNDS)
+@pytest.mark.parametrize("queues", [ONE_QUEUE, MANY_QUEUES], ids=["one queue", "many queues"])
 async def test_kill_9_at_any_moment_loses_nothing_confirmed_and_brings_back_nothing_acked(
-    tmp_path: Path,
+    tmp_path: Path, queues: list[str]
 ) -> None:
     print(f"HOLT_TEST_CRASH_SEED={SEED}")
     random = Random(SEED)
-    record = Record()
+    record = Record(queues)
     # Small, so that checkpoints and compaction happen under fire.
     broker = BrokerProcess(
         tmp_path / "data", HOLT_JOURNAL_CHECKPOINT_BYTES="1MiB", HOLT_JOURNAL_SEGMENT_BYTES="256KiB"

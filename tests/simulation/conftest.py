@@ -12,3 +12,8 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def _copies_of_queues_are_up_to_date() -> None:
+    """The simulation compares them by itself, and finds planted faults by that."""

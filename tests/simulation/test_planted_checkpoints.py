@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.log.captured_queues import CapturedQueues
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.records import checkpoint, queue_contents
+from holtmq.broker.records import queue_contents
 from holtmq.broker.records.checkpoint import snapshot
-from holtmq.broker.topology.destinations import Queue
+from holtmq.broker.records.queue_copies import QueueCopies
 from holtmq.broker.work.fifo_contents import FifoContents
-from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import compaction, live
 from holtmq.testing.views import raw_messages
+from simulation import world as world_module
 from simulation.planted import find
 from simulation.world import World
 
@@ -99,24 +99,42 @@ def test_a_checkpoint_without_messages_that_wait_to_be_dead_lettered_is_found(
     find(*RETURNED, "position")
 
 
-class _Late:
+class _Late(QueueCopies):
     """The contents of queues when they are encoded, after some have changed."""
 
-    def __init__(self, queues: Iterable[Queue], leases: list[Lease]) -> None:
-        self._queues = list(queues)
-        self._leases = leases
+    def complete(self) -> None:
+        self._leases = [lease for session in self._broker.sessions for lease in session.outstanding()]
+        self.give_up()
 
     def live(self) -> Iterator[array[int]]:
-        return queue_contents.QueueContents(self._queues, self._leases).live()
+        return self._now().live()
 
     def states(self) -> Iterator[bytes]:
-        return queue_contents.QueueContents(self._queues, self._leases).states()
+        return self._now().states()
+
+    def _now(self) -> QueueCopies:
+        copies = QueueCopies(self._broker)
+        copies.complete()
+        copies._leases = self._leases
+        return copies
 
 
 def test_queues_that_are_captured_too_late_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "QueueContents", _Late)
+    monkeypatch.setattr(world_module, "QueueCopies", _Late)
+    monkeypatch.setattr(World, "_check", lambda world, queues: None)
 
     find(*LOSSES, *RETURNED)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_copies_made_before_a_checkpoint_that_are_not_made_again_are_found(
+    monkeypatch: pytest.MonkeyPatch, checked: bool
+) -> None:
+    monkeypatch.setattr(QueueCopies, "_mark_outdated", lambda copies: None)
+    if not checked:
+        monkeypatch.setattr(World, "_check", lambda world, queues: None)
+
+    find(*LOSSES, *RETURNED, "not up to date")
 
 
 def test_partitioned_queues_that_change_before_they_are_captured_are_found(

@@ -16,12 +16,14 @@ from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService, Settings
 from holtmq.broker.records.checkpoint import Snapshot
+from holtmq.broker.records.queue_copies import QueueCopies
 from holtmq.broker.records.recovery import recover
 from holtmq.broker.turn_limits import TurnLimits
 from holtmq.broker.work.leases import Ledger
 from holtmq.journal import FileJournal, JournalFailed, JournalOptions, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.journal.interface import JournalStats
+from queue_copies_checked import differences
 from simulation.disk_reads import DiskReads
 from simulation.promises import BrokenRule
 
@@ -87,6 +89,7 @@ class World:
         self._sessions: set[Ledger] = set()  # also those whose client has left before its commit was complete
         self._trace = trace
         self._writes_later = False
+        self._before: QueueCopies | None = None  # of a checkpoint whose moment has not come
         self._copying: tuple[Snapshot, int] | None = None  # a checkpoint that is not copied yet; its position
         self._unwritten: Callable[[], None] | None = None  # one that was copied and is to be written
 
@@ -140,7 +143,7 @@ class World:
         """The process ends; of what was not synced, ``keep`` stays."""
         # Leases are invisible to the garbage collector, and each refers to its holder and back. Unless
         # they are ended, the whole dropped broker stays in memory.
-        self._copying = self._unwritten = None
+        self._before = self._copying = self._unwritten = None
         for session in self._sessions:
             session.commit()
             session.end_all()
@@ -166,6 +169,8 @@ class World:
         if self.random.random() < 0.3:
             self._write_checkpoint()
         self._copy(self.random.choice((0, 1)))
+        if self._before is not None and self._before.copy_some(self.random.choice((1, 1, 2))):
+            self._take()
         if self._turns:
             self.broker.flow.per_turn = self.random.choice(self._turns)
         self.broker.flow.turn()
@@ -188,15 +193,30 @@ class World:
         return not self.failed and self.journal.bytes_since_checkpoint >= _CHECKPOINT_BYTES
 
     def checkpoint(self) -> None:
-        """Take a checkpoint. It is copied and written now, or while the broker goes on."""
-        position = self.journal.begin_checkpoint()
-        if position is None:
+        """Make a checkpoint. Its parts are copied and written now, or while the broker goes on."""
+        if self._before is None:
+            self._before = QueueCopies(self.broker)
+            if self.random.random() < 0.5:
+                self._take()
+
+    def _take(self) -> None:
+        """This is the moment of the checkpoint."""
+        queues, self._before = self._before, None
+        assert queues is not None
+        if self.failed or (position := self.journal.begin_checkpoint()) is None:
+            queues.give_up()
             return
-        self._copying = Snapshot(self.broker, self.partitioned.store), position
+        self._copying = Snapshot(self.broker, self.partitioned.store, queues), position
+        self._check(queues)
         if self.random.random() < 0.5:
             self._copy(None)
             if self.random.random() < 0.5:
                 self._write_checkpoint()
+
+    def _check(self, queues: QueueCopies) -> None:
+        """What was copied before the moment must be as it is at the moment."""
+        for line in differences(self.broker, queues):
+            raise BrokenRule(f"a copy of a queue is not up to date: {line}")
 
     def _copy(self, most: int | None) -> None:
         """Copy so many partitioned queues of the checkpoint."""

@@ -340,7 +340,7 @@ class Broker:
             self.flow.memory.note(queue, 0)
             self.flow.forget_queue(queue)
         self._expiry.stop(queue)
-        self.flow.used.add(queue)  # so that the sampled sums drop it
+        self.flow.touch(queue)  # the sampled sums drop it, and the copies of a checkpoint
         if not self.journal.failed:  # else nothing more can be journalled: a restart restores a durable queue
             if queue.persisted:
                 self.change_log.record(QueueDeleted(queue.id))
@@ -357,6 +357,7 @@ class Broker:
         outstanding = self.outstanding(queue)
         self.flow.damage.forget("queue", queue.vhost, queue.name)
         count = queue.purge(outstanding)
+        self.flow.touch(queue)
         self.flow.memory.note(queue, 0)
         if not count or not queue.persisted:
             return count, False

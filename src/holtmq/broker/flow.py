@@ -52,6 +52,7 @@ class Flow:
 
     __slots__ = (
         "batch",
+        "changed",
         "cross_kind",
         "damage",
         "dead_lettering",
@@ -97,6 +98,7 @@ class Flow:
         self.seq = 0
         # One large transaction at a time has numbers ahead of ``seq``, and room in queues.
         self.prepares: TakenRoom | None = None
+        self.changed: dict[object, set[Queue]] = {}  # of each who asks: the queues that change from then on
         self.used: set[Queue] = set()  # queues used since the last sample of the figures
         self.used_exchanges: set[QueueExchange] = set()  # likewise
         self.dirty: list[Queue] = []  # queues with work in this turn
@@ -274,6 +276,9 @@ class Flow:
         while self.dirty:
             dirty, self.dirty = self.dirty, []
             self.used.update(dirty)
+            if self.changed:
+                for changed in self.changed.values():
+                    changed.update(dirty)
             done = 0
             try:
                 for queue in dirty:

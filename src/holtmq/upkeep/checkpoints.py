@@ -11,12 +11,13 @@ from typing import Final
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.records.checkpoint import Snapshot
+from holtmq.broker.records.queue_copies import QueueCopies
 from holtmq.heap import uncollected
 from holtmq.journal import Journal
 
 _FILLED_UP: Final = 1024  # a checkpoint may append a few bytes, to get a position of its own
 _RELIEF_SECONDS: Final = 10.0  # between checkpoints that are only made to free disk space
-_QUEUES_AT_ONCE: Final = 1_000  # partitioned queues with few partitions, copied in one step: about 5 ms
+_QUEUES_AT_ONCE: Final = 1_000  # copied in one step: about 1 ms, partitioned ones with few partitions 5
 
 
 class Checkpoints:
@@ -37,47 +38,78 @@ class Checkpoints:
         self._every_bytes = every_bytes
         self._clock = clock
         self._relieved_end = -1  # no checkpoint for disk space until the log has grown past this
+        self._before: QueueCopies | None = None  # of a checkpoint whose moment has not come
         self._copying: tuple[Snapshot, int] | None = None  # a checkpoint and its position
         self._relieved_at = -math.inf  # when a checkpoint was last made to free disk space
 
-    def make(self) -> None:
-        """Write a checkpoint, unless one is being made. Very many partitioned queues are copied in steps."""
+    @property
+    def is_making(self) -> bool:
+        """Whether a checkpoint is being made."""
+        return self._before is not None or self._journal.is_checkpointing
+
+    def make(self) -> bool:
+        """Write a checkpoint; False if one is being made.
+
+        Very many queues are copied in steps: work queues before its moment, partitioned queues after it.
+        """
+        if self.is_making:
+            return False
+        self._before = QueueCopies(self._broker)
+        self._copy()
+        return True
+
+    def _copy(self) -> None:
+        """Copy some queues; write the checkpoint when all are copied."""
+        with self._or_give_up(), uncollected():  # collections are half of the time with very many queues
+            if self._before is not None and self._before.copy_some(_QUEUES_AT_ONCE):
+                self._take(self._before)
+            is_whole = self._copying is not None and self._copying[0].capture_more(_QUEUES_AT_ONCE)
+        if is_whole and self._copying is not None:
+            (taken, position), self._copying = self._copying, None
+            self._journal.checkpoint(taken.records(), taken.live(), position)
+        elif self._is_copying:
+            self._broker.flow.at(self._broker.flow.now_ms, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._journal.failed is not None:
+            self._give_up()
+        elif self._is_copying:
+            self._copy()
+
+    @property
+    def _is_copying(self) -> bool:
+        return self._before is not None or self._copying is not None
+
+    def _take(self, queues: QueueCopies) -> None:
+        """This is the moment of the checkpoint."""
         self._broker.flow.turn()
         self._partitioned.staging.drop_orphans(self._clock())
         position = self._journal.begin_checkpoint()
-        if position is None:
-            return
-        with self._or_give_up(), uncollected():  # collections are half of the time with very many queues
-            taken = Snapshot(self._broker, self._partitioned.store)
-        self._copying = taken, position
-        self._copy()
-
-    def _copy(self) -> None:
-        """Copy some partitioned queues; write the checkpoint when all are copied."""
-        if self._copying is None:
-            return
-        taken, position = self._copying
-        with self._or_give_up(), uncollected():
-            is_whole = taken.capture_more(_QUEUES_AT_ONCE)
-        if is_whole:
-            self._copying = None
-            self._journal.checkpoint(taken.records(), taken.live(), position)
+        if position is None:  # files are held for a backup
+            self._give_up()
         else:
-            self._broker.flow.at(self._broker.flow.now_ms, self._copy)
+            self._copying = Snapshot(self._broker, self._partitioned.store, queues), position
+            self._before = None
 
     @contextmanager
     def _or_give_up(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            self._copying = None
-            self._journal.give_up_checkpoint()
+            self._give_up()
             raise
+
+    def _give_up(self) -> None:
+        if self._before is not None:
+            self._before.give_up()
+        if self._journal.is_checkpointing:  # its position is fixed
+            self._journal.give_up_checkpoint()
+        self._before = self._copying = None
 
     def complete(self) -> None:
         """Copy what is left of the checkpoint that is being made: the node stops."""
-        while self._copying is not None:
-            self._copy()
+        while self._is_copying:
+            self._go_on()
 
     def make_if_due(self, now: float, *, low_on_disk: bool) -> None:
         """Checkpoint when the journal has grown, or when the disk is low and acked messages can be freed:

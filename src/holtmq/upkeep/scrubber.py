@@ -34,7 +34,7 @@ class Scrubber:
         broker: Broker,
         partitioned: PartitionedService,
         *,
-        checkpoint: Callable[[], None],
+        checkpoint: Callable[[], bool],
         wake: Callable[[], None],
     ) -> None:
         self._folder = folder

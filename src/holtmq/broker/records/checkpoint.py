@@ -34,9 +34,8 @@ from holtmq.broker.records.changes import (
     encode_change,
     pack_table,
 )
-from holtmq.broker.records.queue_contents import QueueContents
+from holtmq.broker.records.queue_copies import QueueCopies
 from holtmq.broker.topology.policies import Policy
-from holtmq.broker.work.leases import Lease
 
 
 class Counters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -57,7 +56,8 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 class Snapshot:
     """The whole state at the moment when this is made, since a checkpoint is the state at one position of the
-    log. Partitioned queues are copied later, by ``capture_more``, or before they change.
+    log. Work queues may have been copied before, those that have not changed since. Partitioned queues are
+    copied later, by ``capture_more``, or before they change.
 
     When all are, ``live`` and then ``records`` may be called in another thread: they use only what does not
     change.
@@ -75,11 +75,17 @@ class Snapshot:
         "_topology",
     )
 
-    def __init__(self, broker: Broker, partitioned: PartitionedStore | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        partitioned: PartitionedStore | None = None,
+        queues: QueueCopies | None = None,
+    ) -> None:
         self._counters = Counters(broker.flow.seq, broker.last_queue_id)
         self._others = list(_others(broker))
         self._topology = broker.topology_records.captured()
-        self._queues = QueueContents(broker.queues_by_id.values(), _leases(broker))
+        self._queues = QueueCopies(broker) if queues is None else queues
+        self._queues.complete()
         self._delayed = dict(broker.flow.delayed)
         self._more: list[tuple[int, bytes]] = []
         self._live: list[array[int]] = []
@@ -120,10 +126,6 @@ def snapshot(
     taken.capture_more()
     live = list(taken.live())
     return list(taken.records()), live
-
-
-def _leases(broker: Broker) -> list[Lease]:
-    return [lease for session in broker.sessions for lease in session.outstanding()]
 
 
 def _others(broker: Broker) -> Iterable[AnyChange]:

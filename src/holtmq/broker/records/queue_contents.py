@@ -1,17 +1,16 @@
-"""The contents of all work queues at one moment, in a checkpoint.
+"""Copies of the contents of work queues, for a checkpoint.
 
-Owns: what is copied at that moment, and how it is encoded later. Must not touch: queues, after that moment:
-the checkpoint's thread encodes while the queues change. So everything in here is a number, a message (which
-never changes), or a copy.
+Owns: what is copied, and how it is encoded later. Must not touch: a queue after it is copied: the
+checkpoint's thread encodes while the queues change. So everything in here is a number, a message (which
+never changes), or a copy. Which copies are up to date is in ``queue_copies.py``.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import chain, islice
-from operator import attrgetter
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -20,7 +19,6 @@ import msgspec
 from holtmq.broker.message import Message
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.fifo_contents import FifoContents
-from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.spilling_fifo import NOTHING_ASIDE
 from holtmq.broker.work.work_queue import WorkQueue
@@ -29,7 +27,6 @@ _CHUNK: Final = 16_384  # positions in one array: to sort it takes the interpret
 _encode: Final = msgspec.msgpack.Encoder().encode
 _ONE: Final = Struct("<Q").pack  # as an array on a little-endian machine, in a third of the time
 _NO_RETURNS: Final[dict[int, int]] = {}
-_queue: Final = attrgetter("queue")
 
 
 class QueueState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -56,16 +53,15 @@ class _Contents(NamedTuple):
 
 
 class QueueContents:
-    """Captures the queues when it is made; ``live`` and ``states`` may be called in another thread.
+    """Copies queues with ``copy``; ``live`` and ``states`` may be called in another thread.
 
-    To capture takes 0.4 µs for a queue whose messages are all ready and in memory, or all paged out, as after
+    To copy takes 0.4 µs for a queue whose messages are all ready and in memory, or all paged out, as after
     a restart: its numbers and messages go to the end of lists, without an object of its own that the garbage
     collector would look at.
     """
 
     __slots__ = (
         "_by_priority",
-        "_leases",
         "_messages",
         "_numbers",
         "_others",
@@ -73,10 +69,11 @@ class QueueContents:
         "_paged_numbers",
         "_runs",
         "_simple",
+        "outdated",
     )
 
-    def __init__(self, queues: Iterable[Queue], leases: list[Lease]) -> None:
-        self._leases = leases
+    def __init__(self) -> None:
+        self.outdated: Set[Queue] = frozenset()  # queues whose copies in here do not count
         self._others: list[_Contents] = []
         self._simple: list[WorkQueue] = []
         self._numbers: list[int] = []  # four for each of these
@@ -85,9 +82,9 @@ class QueueContents:
         self._paged_numbers: list[int] = []  # likewise
         self._runs: list[array[int]] = []  # one for each of these
         self._by_priority = _PriorityQueues()
-        self._capture(queues, set(map(_queue, leases)))
 
-    def _capture(self, queues: Iterable[Queue], leased: set[Queue]) -> None:
+    def copy(self, queues: Iterable[Queue]) -> None:
+        """Copy these queues as they are now; streams have no contents of their own."""
         simple, numbers, messages = self._simple, self._numbers, self._messages
         paged, paged_numbers, runs = self._paged, self._paged_numbers, self._runs
         by_priority = self._by_priority
@@ -98,19 +95,19 @@ class QueueContents:
             if queue.returned or queue.held_back or queue.outcasts.count:
                 self._others.append(_contents(queue))
             elif fifo is None:
-                if not by_priority.capture(queue):
+                if not by_priority.copy(queue):
                     self._others.append(_contents(queue))
             elif fifo.aside is not NOTHING_ASIDE:
                 self._others.append(_contents(queue))
             elif fifo.inbox is not (ready := fifo.ready):
                 run = fifo.only_run()
-                if run is None or (leased and queue in leased):
+                if run is None or queue.unacked:
                     self._others.append(_contents(queue))
                 else:
                     paged.append(queue)
                     paged_numbers += (queue.bytes, queue.expiring, queue.delivered_upto, len(run))
                     runs.append(run)
-            elif (count := len(ready)) or (leased and queue in leased):
+            elif (count := len(ready)) or queue.unacked:
                 simple.append(queue)
                 numbers += (queue.bytes, queue.expiring, queue.delivered_upto, count)
                 if count == 1:  # like most, in half the time
@@ -121,31 +118,45 @@ class QueueContents:
 
     def live(self) -> Iterator[array[int]]:
         """The positions of all messages, in any order."""
-        ready = (message.position for message in self._messages if message.position and message.persistent)
-        outstanding = chain.from_iterable(contents.outstanding for contents in self._others)
-        leased = (lease.message for lease in self._leases)
-        held = (message.position for message in chain(leased, outstanding) if message.position)
+        outdated = self.outdated
+        others = [contents for contents in self._others if contents.queue not in outdated]
+        ready = (message.position for message in self._ready() if message.position and message.persistent)
+        outstanding = chain.from_iterable(contents.outstanding for contents in others)
+        held = (message.position for message in outstanding if message.position)
         paged = chain.from_iterable(
-            run[:count] for run, count in zip(self._runs, self._paged_numbers[3::4], strict=True)
+            run[:count]
+            for queue, run, count in zip(self._paged, self._runs, self._paged_numbers[3::4], strict=True)
+            if queue not in outdated
         )
-        yield from _arrays(chain(ready, held, paged))
-        for contents in chain(self._others, self._by_priority.contents()):
+        yield from arrays(chain(ready, held, paged))
+        for contents in chain(others, self._by_priority.contents(outdated)):
             for fifo in contents.levels.values():
                 yield from fifo.positions()
 
-    def states(self) -> Iterator[bytes]:
-        """The encoded states of the queues that survive a restart."""
-        leased: dict[Queue, list[Message]] = {}
-        for lease in self._leases:
-            leased.setdefault(lease.queue, []).append(lease.message)
-        for contents in chain(self._others, self._by_priority.contents()):
+    def _ready(self) -> Iterator[Message]:
+        if not self.outdated:
+            yield from self._messages
+            return
+        messages = iter(self._messages)
+        for queue, count in zip(self._simple, self._numbers[3::4], strict=True):
+            some = list(islice(messages, count))
+            if queue not in self.outdated:
+                yield from some
+
+    def states(self, leased: Mapping[Queue, list[Message]]) -> Iterator[bytes]:
+        """The encoded states of the queues that survive a restart, with their leased messages."""
+        outdated = self.outdated
+        for contents in self._others:
+            if contents.queue.persisted and contents.queue not in outdated:
+                yield _encode(_state(contents, leased.get(contents.queue, [])))
+        for contents in self._by_priority.contents(outdated):
             if contents.queue.persisted:
                 yield _encode(_state(contents, leased.get(contents.queue, [])))
         numbers = iter(self._paged_numbers)
         for queue, run, size, expiring, upto, count in zip(
             self._paged, self._runs, numbers, numbers, numbers, numbers, strict=True
         ):
-            if queue.persisted:
+            if queue.persisted and queue not in outdated:
                 levels = {0: run[:count].tobytes()}
                 yield _encode(QueueState(queue.id, size, bool(expiring), upto, levels, _NO_RETURNS))
         messages, numbers = iter(self._messages), iter(self._numbers)
@@ -153,7 +164,7 @@ class QueueContents:
             self._simple, numbers, numbers, numbers, numbers, strict=True
         ):
             ready = list(islice(messages, count))
-            if not queue.persisted:
+            if not queue.persisted or queue in outdated:
                 continue
             if queue in leased:
                 fifo = FifoContents(NOTHING_ASIDE, ready, [], frozenset(), 0, [])
@@ -164,7 +175,7 @@ class QueueContents:
 
 
 class _PriorityQueues:
-    """Queues with priorities of which each level is all in memory or all paged out, captured in 1 µs."""
+    """Queues with priorities of which each level is all in memory or all paged out, copied in 1 µs."""
 
     __slots__ = ("_messages", "_numbers", "_queues", "_runs")
 
@@ -174,8 +185,8 @@ class _PriorityQueues:
         self._messages: list[Message] = []
         self._runs: list[array[int]] = []
 
-    def capture(self, queue: WorkQueue) -> bool:
-        """Capture this queue, or do nothing if it is not one of these."""
+    def copy(self, queue: WorkQueue) -> bool:
+        """Copy this queue, or do nothing if it is not one of these."""
         store = queue.store
         assert isinstance(store, Levels)
         messages, runs, numbers = self._messages, self._runs, self._numbers
@@ -193,12 +204,16 @@ class _PriorityQueues:
             else:
                 break
         else:
-            self._queues.append(queue)
+            if queue.unacked or len(messages) > before[0] or len(runs) > before[1]:
+                self._queues.append(queue)
+            else:  # a restart begins with an empty one
+                del numbers[before[2] :]
             return True
         del messages[before[0] :], runs[before[1] :], numbers[before[2] :]
         return False
 
-    def contents(self) -> Iterator[_Contents]:
+    def contents(self, outdated: Set[Queue]) -> Iterator[_Contents]:
+        """The copies, but for those of ``outdated`` queues."""
         messages, runs, numbers = iter(self._messages), iter(self._runs), iter(self._numbers)
         for queue in self._queues:
             size, expiring, upto, count = islice(numbers, 4)
@@ -208,7 +223,8 @@ class _PriorityQueues:
                 paged = [(next(runs), -length)] if length < 0 else []
                 ready = list(islice(messages, max(length, 0)))
                 levels[level] = FifoContents(NOTHING_ASIDE, ready, paged, frozenset(), 0, [])
-            yield _Contents(queue, size, bool(expiring), upto, _NO_RETURNS, levels, [])
+            if queue not in outdated:
+                yield _Contents(queue, size, bool(expiring), upto, _NO_RETURNS, levels, [])
 
 
 def outstanding(queue: WorkQueue) -> list[Message]:
@@ -277,6 +293,7 @@ def _with_out(runs: list[array[int]], out: list[int]) -> list[array[int]]:
     return merged
 
 
-def _arrays(positions: Iterator[int]) -> Iterator[array[int]]:
+def arrays(positions: Iterator[int]) -> Iterator[array[int]]:
+    """Positions in arrays that are not too long."""
     while some := array("Q", islice(positions, _CHUNK)):
         yield some

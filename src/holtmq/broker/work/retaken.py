@@ -36,6 +36,7 @@ class Retaken:
             queue = lease.queue
             if isinstance(queue, WorkQueue) and not queue.deleted and queue.take_out(lease.message):
                 queue.unacked += 1
+                self._flow.touch(queue)
                 lease.holder = self._holder
                 taken.append(lease)
         self._leases += taken

@@ -44,7 +44,7 @@ async def show_journal(call: Call) -> object:
         if stats.checkpointed_at is None
         else round(monotonic() - stats.checkpointed_at, 1),
         "checkpointFailures": stats.checkpoint_failures,
-        "checkpointing": journal.is_checkpointing,
+        "checkpointing": context.checkpoints.is_making,
         "compactions": stats.compactions,
         "deletedSegments": stats.deleted_segments,
         "reclaimedBytes": stats.reclaimed_bytes,
@@ -110,10 +110,9 @@ async def make_checkpoint(call: Call) -> object:
     context = call.context
     if context.journal.failed is not None:
         raise context.journal.failed
-    if context.journal.is_checkpointing:
+    if not context.checkpoints.make():
         raise Conflict("a checkpoint is being made already")
-    context.checkpoint()
-    return {"checkpointing": context.journal.is_checkpointing}
+    return {"checkpointing": True}
 
 
 class SwitchIn(msgspec.Struct, forbid_unknown_fields=True):

@@ -71,6 +71,17 @@ class ReplicaState:
     handing_over_to: str = ""
 
 
+class Checkpoints(Protocol):
+    """Writes checkpoints of the journal, one at a time."""
+
+    @property
+    def is_making(self) -> bool:
+        """Whether one is being made."""
+
+    def make(self) -> bool:
+        """Begin one; False if one is being made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """One node, as the HTTP side sees it."""
@@ -91,7 +102,7 @@ class Context:
     sampler: Sampler
     shovels: Shovels
     loop_delay: Durations  # how late the event loop ran its timers
-    checkpoint: Callable[[], None] = lambda: None
+    checkpoints: Checkpoints
     replica: Callable[[], ReplicaState | None] = lambda: None  # None: this node alone has the journal
     hand_over: Callable[[str], None] | None = None  # to another node; None: this node alone has the journal
     alarm_since: Callable[[], float | None] = lambda: None  # when the alarm began
