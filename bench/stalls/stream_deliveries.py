@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Final
 
 from bench.stalls import endings
 from bench.stalls.site import Prepare, Site
+from pika.exceptions import ChannelClosedByBroker
 
 from holtmq.broker.partitioned.log.bodies import AmqpMetadata, Body
 from holtmq.broker.partitioned.requests import PushItem
@@ -125,16 +127,21 @@ def refuse(site: Site, *, requeue: bool) -> None:
     site.channel.queue_declare("q", passive=True)
 
 
+def rejected(site: Site, first: int, last: int, count: int) -> None:
+    """One partition with so many deliveries, of which these are rejected."""
+    fill(site, count, count)
+    take(site, count, group=True)
+    for start in range(first, last + 1, 1_000):
+        for tag in range(start, min(start + 1_000, last + 1)):
+            site.channel.basic_reject(tag, requeue=False)
+        site.channel.queue_declare("q", passive=True)
+
+
 def first_at_last(in_transaction: bool) -> Prepare:
-    """One partition: all deliveries but the first are rejected; then the first one is settled."""
+    """All deliveries of a partition but the first are rejected; then the first one is settled."""
 
     def prepare(site: Site, count: int) -> Callable[[], object]:
-        fill(site, count, count)
-        take(site, count, group=True)
-        for first in range(2, count + 1, 1_000):
-            for tag in range(first, min(first + 1_000, count + 1)):
-                site.channel.basic_reject(tag, requeue=False)
-            site.channel.queue_declare("q", passive=True)
+        rejected(site, 2, count, count)
         if in_transaction:
             site.channel.tx_select()
             site.channel.basic_ack(1)
@@ -145,6 +152,25 @@ def first_at_last(in_transaction: bool) -> Prepare:
             else:
                 site.channel.basic_ack(1)
             wait_for_letters(site, count - 1)
+
+        return request
+
+    return prepare
+
+
+def both_ends(is_refused: bool) -> Prepare:
+    """All deliveries of a partition but the first and the last are rejected; then a commit acks these."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        rejected(site, 2, count - 1, count)
+        site.channel.tx_select()
+        site.channel.basic_ack(1)
+        site.channel.basic_ack(count)
+
+        def request() -> None:
+            with suppress(ChannelClosedByBroker) if is_refused else nullcontext():
+                site.channel.tx_commit()
+                wait_for_letters(site, count - 2)
 
         return request
 
@@ -223,6 +249,8 @@ STREAM_DELIVERIES: Final[dict[str, tuple[int, Prepare]]] = {
     "SQL filters, large headers": (1_000, filtered({"x-stream-sql-filter": "n < 0"}, _large)),
     "reject all but the first, then ack it": (20_000, first_at_last(False)),
     "reject all but the first, then commit its ack": (20_000, first_at_last(True)),
+    "reject all between, then commit acks of both ends": (4_800, both_ends(is_refused=False)),
+    "the same with more, which is refused": (40_000, both_ends(is_refused=True)),
     **{
         f"{what} of {streams} groups by turns": (12_000, by_turns(end, streams))
         for streams in (3, 1_000)

@@ -440,6 +440,28 @@ def test_a_commit_does_not_take_along_all_that_waited_for_it() -> None:
     assert (site.lag, site.letters) == (2, REJECTED)
 
 
+@pytest.mark.parametrize(
+    ("limit", "acked", "fits"),
+    [(REJECTED, (1, 10), True), (REJECTED - 1, (1, 10), False), (1, (1,), True), (1, (10,), True)],
+)
+def test_a_commit_takes_along_so_many_rejections_of_earlier_ones(
+    monkeypatch: pytest.MonkeyPatch, limit: int, acked: tuple[int, ...], fits: bool
+) -> None:
+    site = rejected_but_the_first(in_transaction=True)
+    monkeypatch.setattr(transaction, "_GROUPS_MAX", limit)
+    monkeypatch.setattr(transaction, "_TAKEN_ALONG", REJECTED - 1)
+
+    told = site.call(*map(BasicAck, acked), TxCommit()) + site.finish()
+
+    assert (TxCommitOk() in told) == fits
+    if not fits:
+        (closed,) = [method for method in told if isinstance(method, ChannelClose)]
+        assert closed.reply_code == ReplyCode.PRECONDITION_FAILED
+        assert f"before and behind more than {limit} rejected ones" in closed.reply_text
+        assert "settle those before them in a transaction of their own" in closed.reply_text
+        assert (site.lag, site.letters) == (COUNT, 0)
+
+
 def test_a_commit_waits_for_what_was_settled_before_it() -> None:
     site = rejected_but_the_first(in_transaction=True)
     site.call(BasicAck(1), TxCommit())

@@ -20,7 +20,7 @@ from holtmq.broker.publish.prepared import Outdated, PreparedPublishes, Publish,
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import DECODED, SPECIAL, Route
 from holtmq.broker.publish.taken_room import TakenRoom
-from holtmq.broker.streams.claims import Claim, by_claim
+from holtmq.broker.streams.claims import Claim, Verdicts, by_claim
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.dead_letter import letter_work
 from holtmq.broker.work.leases import Lease, Ledger
@@ -39,6 +39,8 @@ _RECORD_MAX: Final = 1_000 << 20  # a journal record may be a little larger
 _SETTLED: Final = 0.1  # a settlement takes so much of the time of a publish, without a dead letter
 _FREED: Final = 8  # messages, in the time in which one is encoded
 _GROUPS_MAX: Final = 5_000
+_TAKEN_ALONG: Final = 1_000  # earlier rejections that may take effect with a commit in one go
+_LOOKED_AT: Final = 20  # verdicts, in the time in which a message is encoded
 _queue: Final = attrgetter("queue")
 _holder: Final = attrgetter("holder")
 
@@ -203,7 +205,9 @@ class Transaction:
     @property
     def is_long(self) -> bool:
         """Whether to commit in steps."""
-        return self._work + self._settling_time() > STEP or any(claim.in_line for claim in self._claims)
+        if self._work + self._settling_time() > STEP:
+            return True
+        return any(claim.in_line or claim.waiting_rejections > _TAKEN_ALONG for claim in self._claims)
 
     def _settling_time(self) -> float:
         """How many publishes would take as long as the settlements."""
@@ -268,6 +272,7 @@ class Transaction:
         yield from prepared.steps(self._publishes)
         self._check(prepared.size)
         yield from settling.prepare(self._endings())
+        yield from _check_taken_along(settling.verdicts)
         yield from prepared.join()
         if prepared.size > _RECORD_MAX:
             raise Conflict(f"transaction with its dead letters is larger than {_RECORD_MAX}")
@@ -339,3 +344,18 @@ class Transaction:
     def _check(self, published: int) -> None:
         if published + self._rewritten > _BYTES_MAX:
             raise Conflict(f"transaction is larger than the max size {_BYTES_MAX}")
+
+
+def _check_taken_along(verdicts: Verdicts) -> Iterator[None]:
+    """Refuse a commit with which too many earlier rejections take effect, since they all wait for it."""
+    rejected = 0
+    for claim, said in verdicts.items():
+        for number, status in enumerate(claim.would_settle(said) if claim.files else ()):
+            rejected += status is AckStatus.DEAD_LETTER
+            if rejected > _GROUPS_MAX:
+                raise Conflict(
+                    f"transaction settles messages before and behind more than {_GROUPS_MAX} rejected ones "
+                    "of a partition; settle those before them in a transaction of their own"
+                )
+            if not number % _LOOKED_AT:
+                yield

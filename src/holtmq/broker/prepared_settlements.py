@@ -63,7 +63,7 @@ class PreparedSettlements:
         self._letters: PreparedLetters | None = None
         self._retaken = retaken
         self._of_streams: Counter[StreamQueue] = Counter()
-        self._verdicts: Verdicts = {}  # on deliveries to consumer groups
+        self.verdicts: Verdicts = {}  # on deliveries to consumer groups
         self._decided: SettledRuns | None = None
         prepared.settlements = self
 
@@ -108,7 +108,7 @@ class PreparedSettlements:
         if isinstance(queue, StreamQueue):
             self._of_streams[queue] += len(leases)
             for claim, said in by_claim([lease.message for lease in leases], _STATUS[ending]).items():
-                self._verdicts.setdefault(claim, {}).update(said)
+                self.verdicts.setdefault(claim, {}).update(said)
             return
         assert isinstance(queue, WorkQueue)
         departures = self._by_queue.get(queue)
@@ -152,10 +152,10 @@ class PreparedSettlements:
 
     def decide(self) -> Sequence[Change]:
         """The changes of partitioned queues, decided on their state at the moment of the commit."""
-        if not self._verdicts:
+        if not self.verdicts:
             return ()
         assert self._flow.cross_kind is not None
-        self._decided = self._flow.cross_kind.settled(self._verdicts)
+        self._decided = self._flow.cross_kind.settled(self.verdicts)
         return self._decided.changes
 
     def apply(self) -> None:

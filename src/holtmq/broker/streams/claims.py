@@ -7,7 +7,7 @@ touch: the group, the journal, other consumers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
@@ -77,6 +77,20 @@ class Claim:
             self._end()
         self.files = files and bool(self._verdicts)
         return SettledRun(self.held, settled, self.over) if settled else None
+
+    @property
+    def waiting_rejections(self) -> int:
+        """At most so many rejections wait for the verdict on an earlier message."""
+        return len(self._verdicts) if self.files else 0
+
+    def would_settle(self, said: dict[int, AckStatus]) -> Iterator[AckStatus]:
+        """The verdicts that a commit with these takes along, up to the last of them; others come before."""
+        last = max(said)
+        for position in list(self._waiting):
+            status = said.get(position, self._verdicts.get(position))
+            if status is None or position > last:
+                return
+            yield status
 
     @property
     def has_rest(self) -> bool:
