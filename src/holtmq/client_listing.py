@@ -112,7 +112,7 @@ class AmqpClients:
         """Cancel a consumer. None: there is no such consumer; False: its client does not support it."""
         protocol = self._find(connection)
         found = None if protocol is None else protocol.connection.channels.get(channel)
-        return None if found is None else found.consuming.dismiss(tag)
+        return None if found is None or found.closing else found.consuming.dismiss(tag)
 
     def close(self, name: str, reason: str) -> bool:
         """Close the connection of this name; False when there is none."""

@@ -35,7 +35,7 @@ class AckTimeout:
     ) -> None:
         self._own_ms = own_ms  # the consumer's own timeout
         self._channel = channel
-        self._holder = holder
+        self._holder = ref(holder)  # which refers to this
         self._queue = queue
         self._notes: deque[tuple[int, int]] = deque()  # (when, the last number given out by then)
         self.armed = False
@@ -71,7 +71,9 @@ class AckTimeout:
         elif channel.broker.dialect.consumer_timeout_closes_channel:
             self._close(timeout_ms)
         else:
-            channel.consuming.take_back(self._holder, self._queue, upto, timeout_ms)
+            holder = self._holder()
+            assert holder is not None
+            channel.consuming.take_back(holder, self._queue, upto, timeout_ms)
             self.delivered()
 
     def _look_again(self, timeout_ms: int) -> None:
@@ -91,7 +93,10 @@ class AckTimeout:
 
     def _oldest(self) -> int | None:
         """The delivery number of the oldest lease."""
-        held = self._holder.held
+        holder = self._holder()
+        if holder is None:
+            return None
+        held = holder.held
         # Numbers rise in insertion order, but a rollback inserts old numbers at the end.
         return next(iter(held), None) if self._channel.transaction is None else min(held, default=None)
 

@@ -389,6 +389,7 @@ class Channel:
             self.broker.sessions.discard(self.ledger)
             self.consuming.closed()
             self.transaction = None  # the garbage collector does not track leases: drop all references
+            del self.topology, self.consuming, self.settling  # which refer to this channel
             if then is not None:
                 then()
 

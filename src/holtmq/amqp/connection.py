@@ -18,7 +18,7 @@ from holtmq.amqp.consuming import remove_consumers
 from holtmq.amqp.errors import AmqpError, ChannelFault, ConnectionFault, channel_error
 from holtmq.amqp.frame_loop import FrameLoop
 from holtmq.amqp.frames import FRAME_METHOD, HEARTBEAT, encode_frame
-from holtmq.amqp.handshake import OLD_PROTOCOL_HEADER, PROTOCOL_HEADER, Handshake, Hooks, Settings
+from holtmq.amqp.handshake import NO_SOCKET, OLD_PROTOCOL_HEADER, PROTOCOL_HEADER, Handshake, Hooks, Settings
 from holtmq.amqp.long_settlements import return_together
 from holtmq.amqp.methods import (
     ChannelClose,
@@ -480,6 +480,12 @@ class Connection:
         self.phase = Phase.CLOSED
         self.closed_because = self.closed_because or reason
         self.hooks.ended()
+
+    def released(self) -> None:
+        """The socket is closed. Refer to nothing that refers back: then no garbage collection is needed."""
+        self.hooks = NO_SOCKET
+        self.outbox = Outbox(NO_SOCKET.has_output)
+        del self._frame_loop
 
     def _leave(self) -> None:
         """Close the channels, and release this connection's place in the limits, once."""

@@ -8,6 +8,7 @@ import platform
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol
+from weakref import proxy
 
 from holtmq.amqp.codec import encode_method
 from holtmq.amqp.codes import ReplyCode
@@ -65,51 +66,58 @@ class Settings:
 
 
 class Hooks(Protocol):
-    """What a connection needs from the owner of its socket."""
+    """What a connection needs from the owner of its socket. By itself each does nothing: there is none."""
 
     def has_output(self) -> None:
         """The outbox is no longer empty: flush it before this turn ends."""
-        ...
+        return
 
     def check_password(self, name: str, password: str) -> None:
         """Start checking this login; pass the result to ``Handshake.checked``."""
-        ...
+        return
 
     def check_secret(self, secret: str) -> None:
         """Start checking a token that replaces the current one; pass the result to ``Connection.renewed``."""
-        ...
+        return
 
     def certified_name(self) -> str | None:
         """The name in the client's verified TLS certificate."""
-        ...
+        return None
 
     def certified_user(self) -> str | None:
         """The user with that name, if it may log in."""
-        ...
+        return None
 
     def opened(self) -> None:
         """The handshake is done."""
-        ...
+        return
 
     def channel_failed(self, number: int, error: AmqpError) -> None:
         """A channel was closed with an error."""
-        ...
+        return
 
     def failed(self, error: AmqpError) -> None:
         """The connection is being closed with an error."""
-        ...
+        return
 
     def ended(self) -> None:
         """Flush and close the socket."""
-        ...
+        return
 
     def is_time_up(self) -> bool:
         """Whether what is being processed has held the event loop for long enough."""
-        ...
+        return False
 
     def unstall_soon(self) -> None:
         """Call ``Connection.unstall`` after other clients had their turn."""
-        ...
+        return
+
+
+class _NoSocket(Hooks):
+    """Of a connection whose socket is closed."""
+
+
+NO_SOCKET: Final = _NoSocket()
 
 
 class _Step(Enum):
@@ -123,7 +131,7 @@ class Handshake:
     """start, start-ok, tune, tune-ok, open, open-ok."""
 
     def __init__(self, connection: "Connection", from_loopback: bool) -> None:
-        self._connection = connection
+        self._connection: Connection = proxy(connection)  # it refers to this
         self._step = _Step.START
         self.from_loopback = from_loopback
         self._mechanism = ""

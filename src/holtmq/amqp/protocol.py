@@ -185,6 +185,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._server.connections.discard(self)
         self._ended = True
         connection.end(self._lost)
+        connection.released()
         self._server.wake()
 
     def pause_writing(self) -> None:

@@ -6,7 +6,7 @@ how tokens are verified; the server does that and calls ``renewed``.
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
-from weakref import ref
+from weakref import proxy, ref
 
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import ConnectionFault
@@ -27,7 +27,7 @@ class TokenLife:
     __slots__ = ("__weakref__", "_connection", "_timer", "identity")
 
     def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
+        self._connection: Connection = proxy(connection)  # it refers to this
         self.identity: Identity | None = None
         self._timer: Timer[Callable[[], object]] | None = None
 

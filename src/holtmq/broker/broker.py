@@ -336,6 +336,7 @@ class Broker:
         consumers, queue.consumers = queue.consumers, []
         self.long_changes.add(_notifications(queue, consumers))
         if isinstance(queue, WorkQueue):
+            queue.active = None
             queue.store.clear()
             self.flow.memory.note(queue, 0)
             self.flow.forget_queue(queue)

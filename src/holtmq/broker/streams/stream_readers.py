@@ -194,7 +194,7 @@ class GroupMember:
         """
         self._queue.service.line.discharge(self._queue.stored_as, self._group, self._told)
         claims = [claim for claim in self._claims.values() if not claim.is_awaited]
-        self._claims = {}
+        self._claims.clear()  # each refers to all
         for claim in claims:
             claim.is_left = True
             claim.over = not claim.in_line

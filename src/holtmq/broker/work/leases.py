@@ -27,7 +27,7 @@ class Holder:
     second which lease number is next.
     """
 
-    __slots__ = ("_notes", "held", "note_due_ms")
+    __slots__ = ("__weakref__", "_notes", "held", "note_due_ms")
 
     def __init__(self) -> None:
         self.held: dict[int, Lease] = {}

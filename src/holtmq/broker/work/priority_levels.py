@@ -24,16 +24,26 @@ _seq: Final = attrgetter("seq")
 
 
 class _ByPriority(dict[int, SpillingFifo]):
-    """The fifo for each message priority; a missing one is looked up and kept."""
+    """The fifo for each message priority. A missing one is found and kept; each level has one."""
 
-    __slots__ = ("_find",)
+    __slots__ = ("from_top", "levels", "top")
 
-    def __init__(self, find: Callable[[int], SpillingFifo]) -> None:
+    def __init__(self, top: int) -> None:
         super().__init__()
-        self._find = find
+        self.top = top  # higher priorities count as this level
+        self.levels: dict[int, SpillingFifo] = {}
+        self.from_top: list[SpillingFifo] = []
 
     def __missing__(self, priority: int) -> SpillingFifo:
-        fifo = self[priority] = self._find(priority)
+        fifo = self[priority] = self.of_level(min(priority, self.top))
+        return fifo
+
+    def of_level(self, level: int) -> SpillingFifo:
+        """The fifo of this level."""
+        fifo = self.levels.get(level)
+        if fifo is None:
+            fifo = self.levels[level] = SpillingFifo()
+            self.from_top[:] = [self.levels[used] for used in sorted(self.levels, reverse=True)]
         return fifo
 
 
@@ -44,10 +54,10 @@ class Levels:
 
     def __init__(self, top: int, sheds_highest: bool = False) -> None:
         self.sheds_highest = sheds_highest
-        self.top = top  # higher priorities count as this level
-        self.fifos: dict[int, SpillingFifo] = {}
-        self.by_priority: dict[int, SpillingFifo] = _ByPriority(self._lane_of)
-        self._from_top: list[SpillingFifo] = []
+        self.top = top
+        self.by_priority = _ByPriority(top)
+        self.fifos = self.by_priority.levels
+        self._from_top = self.by_priority.from_top
 
     def __len__(self) -> int:
         return sum(map(len, self.fifos.values()))
@@ -69,16 +79,6 @@ class Levels:
     def push(self, message: Message) -> None:
         """Append to the message's level. (The publish path inlines this.)"""
         self.by_priority[message.priority].inbox.append(message)
-
-    def _lane_of(self, priority: int) -> SpillingFifo:
-        return self._fifo(self.level_of(priority))
-
-    def _fifo(self, level: int) -> SpillingFifo:
-        fifo = self.fifos.get(level)
-        if fifo is None:
-            fifo = self.fifos[level] = SpillingFifo()
-            self._from_top = [self.fifos[used] for used in sorted(self.fifos, reverse=True)]
-        return fifo
 
     def take(self, limit: int, pager: Pager) -> list[Message]:
         """Remove and return up to ``limit`` messages, highest level first."""
@@ -144,7 +144,7 @@ class Levels:
     def restore_levels(self, by_level: dict[int, list[Message]], pager: Pager) -> None:
         """``restore`` for messages that are split."""
         for level, part in by_level.items():
-            self._fifo(level).restore(part, pager)
+            self.by_priority.of_level(level).restore(part, pager)
 
     def withdraw(self, message: Message) -> bool:
         """Remove one message; False when it is no longer here."""
@@ -164,7 +164,7 @@ class Levels:
 
     def adopt(self, level: int, positions: Iterable[int]) -> None:
         """Append positions known from the journal to a level (recovery)."""
-        self._fifo(level).adopt(positions)
+        self.by_priority.of_level(level).adopt(positions)
 
     def clear(self) -> None:
         """Delete all messages. The fifos stay, since publishers hold references to them."""

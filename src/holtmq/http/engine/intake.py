@@ -56,6 +56,13 @@ class Intake:
         self.is_paused = False
         self.moved_at = self._loop.time()  # when the client last sent data, or reading was resumed
 
+    def released(self) -> None:
+        """The socket is closed: nothing is read or refused any more."""
+        self.end()
+        self.reading = None
+        self._parser.released()
+        del self._refuse
+
     def take(self, data: bytes) -> None:
         """Parse what was just read; the client is told what cannot be parsed."""
         if len(data) <= _PART and self._left is None:

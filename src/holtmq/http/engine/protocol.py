@@ -139,9 +139,8 @@ class HttpConnection(asyncio.Protocol):
         engine.note_fast(self)
         engine.room.withdraw(self)
         self._is_discarding = True
-        self._intake.end()
+        self._intake.released()
         self._queue.clear()
-        self._intake.reading = None
         active, self._active = self._active, None
         if active is not None:
             self._free_body(active)

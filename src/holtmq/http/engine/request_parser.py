@@ -65,6 +65,10 @@ class RequestParser:
         self._now = 0.0
         self._parser = self._new_parser()
 
+    def released(self) -> None:
+        """The socket is closed. Refer to nothing that refers back: then no garbage collection is needed."""
+        del self._on_head, self.on_body, self._on_complete, self._parser
+
     def feed(self, data: bytes | memoryview, now: float) -> None:
         """Parse bytes from the client; raises Refusal for what is not HTTP, or too long a head."""
         began, self._now = self.head_began, now
