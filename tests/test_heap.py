@@ -1,4 +1,8 @@
-"""Freed memory is kept for the next peak, and returned in steps when there is none."""
+"""Freed memory is kept for the next peak, and returned in steps. Garbage collections look at little."""
+
+import subprocess
+import sys
+from typing import Final
 
 from holtmq.heap import FreedMemory
 
@@ -49,3 +53,98 @@ def test_little_memory_is_never_returned() -> None:
         freed.sample(used * MIB)
 
     assert kept == []
+
+
+_GROWING: Final = """
+import gc
+from holtmq.heap import collect_in_portions
+
+looked_at = []
+gc.callbacks.append(
+    lambda phase, info: looked_at.append(sum(len(gc.get_objects(n)) for n in range(info["generation"] + 1)))
+    if phase == "start" else None
+)
+collect_in_portions()
+looked_at.clear()
+held = [[number] for number in range(OBJECTS)]
+print(max(looked_at), len(looked_at), gc.get_freeze_count())
+"""
+
+
+def _run(code: str) -> list[int]:
+    """The numbers that a process of its own prints: the collector is one for all tests of this process."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return [int(number) for number in done.stdout.split()]
+
+
+def test_each_garbage_collection_looks_at_few_objects_however_many_there_are() -> None:
+    most, collections, _ = _run(_GROWING.replace("OBJECTS", "1_000_000"))
+
+    assert most < 150_000
+    assert collections > 50
+
+
+def test_few_objects_are_not_frozen() -> None:
+    """They are looked at again, so that a cycle among them is found."""
+    few, many = (_run(_GROWING.replace("OBJECTS", count))[2] for count in ("10_000", "1_000_000"))
+
+    assert many - few > 900_000
+
+
+_GARBAGE: Final = """
+import weakref
+from holtmq.heap import collect_in_portions
+
+class Node:
+    pass
+
+collect_in_portions()
+held = [[number] for number in range(300_000)]
+alive = []
+for number in range(300_000):
+    one, other = Node(), Node()
+    one.other, other.other = other, one
+    if number % 1_000 == 0:
+        alive.append(weakref.ref(one))
+print(len(alive), sum(one() is not None for one in alive))
+"""
+
+
+def test_cycles_are_collected_beside_very_many_objects() -> None:
+    made, left = _run(_GARBAGE)
+
+    assert left < made / 10
+
+
+_LASTING: Final = """
+import gc
+from holtmq.heap import collect_in_portions, lasting
+
+if IS_SERVED:
+    collect_in_portions()
+runs = []
+before = gc.get_freeze_count()
+with lasting():
+    gc.callbacks.append(lambda phase, info: runs.append(phase))
+    held = [[number] for number in range(300_000)]
+    inside = len(runs)
+print(inside, gc.get_freeze_count() - before, int(gc.isenabled()))
+"""
+
+
+def test_what_is_recovered_is_neither_collected_nor_looked_at_again() -> None:
+    collections, frozen, is_on = _run(_LASTING.replace("IS_SERVED", "True"))
+
+    assert collections == 0
+    assert frozen > 300_000
+    assert is_on
+
+
+def test_a_broker_within_another_program_leaves_its_collector_alone() -> None:
+    collections, frozen, is_on = _run(_LASTING.replace("IS_SERVED", "False"))
+
+    assert collections > 0
+    assert frozen == 0
+    assert is_on

@@ -24,7 +24,7 @@ from bench.stalls.site import LoopMeter
 
 from holtmq.config import Config, Data, Limits
 from holtmq.config.listener_settings import Amqp, Http
-from holtmq.heap import COLLECT_AFTER
+from holtmq.heap import collect_in_portions
 from holtmq.node import Node
 from holtmq.process import SWITCH_SECONDS
 
@@ -106,7 +106,7 @@ def broker_process(folder: Path, queues: int, connections: int) -> Iterator[Brok
 def _serve(pipe: Connection, folder: Path, queues: int, connections: int) -> None:
     allow_files(connections)
     sys.setswitchinterval(SWITCH_SECONDS)
-    gc.set_threshold(*COLLECT_AFTER)
+    collect_in_portions()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(pipe, folder, queues, connections))
 

@@ -44,7 +44,7 @@ from bench.stalls.sources import SOURCES
 from bench.stalls.stream_deliveries import STREAM_DELIVERIES
 
 from holtmq.config import Config, Limits
-from holtmq.heap import COLLECT_AFTER
+from holtmq.heap import collect_in_portions
 from holtmq.testing import TestBroker
 
 GOAL_MS: Final = 50.0
@@ -275,9 +275,7 @@ def measure(name: str, scale: float) -> tuple[int, float, float]:
     """How many things it was about, the worst stall and all of the CPU, in milliseconds."""
     size, prepare = REQUESTS[name]
     count = max(1, int(size * scale))
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)  # as ``holt serve`` does
+    collect_in_portions()  # as ``holt serve`` does
     config = Config(limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0))
     with (
         tempfile.TemporaryDirectory(prefix="holt-stalls-") as folder,

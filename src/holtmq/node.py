@@ -33,7 +33,7 @@ from holtmq.client_listing import AmqpClients
 from holtmq.config import Config
 from holtmq.descriptors import affordable_sockets
 from holtmq.first_start import put_defaults
-from holtmq.heap import FreedMemory
+from holtmq.heap import FreedMemory, lasting
 from holtmq.http.dashboard.thresholds import Thresholds, stored_thresholds
 from holtmq.http.engine.authentication import RequestAuthenticator
 from holtmq.http.engine.context import NODE, Context, ReplicaState
@@ -224,7 +224,8 @@ class Node:
             )
             self._build_broker(journal)
             try:
-                self.recovered_records = recover(self.broker, recovery, self.partitioned.store)
+                with lasting():
+                    self.recovered_records = recover(self.broker, recovery, self.partitioned.store)
             except BaseException:
                 self.journal.close()  # nothing was appended: this only unlocks the folder
                 raise

@@ -4,7 +4,6 @@ Owns: what is set for the whole process, and its exit status. Must not touch: th
 """
 
 import asyncio
-import gc
 import logging
 import signal
 import sys
@@ -14,7 +13,7 @@ import uvloop
 
 from holtmq.config import Config
 from holtmq.descriptors import raise_limit
-from holtmq.heap import COLLECT_AFTER, FreedMemory
+from holtmq.heap import FreedMemory, collect_in_portions
 from holtmq.http.operator.system import total_memory
 from holtmq.journal import JournalError
 from holtmq.journal.replica.view import StoppedWaiting
@@ -33,11 +32,7 @@ def serve(config: Config) -> int:
     raise_limit()
     freed = FreedMemory(config.limits.queue_memory_bytes(total_memory()))
     sys.setswitchinterval(SWITCH_SECONDS)
-    # What exists now lives as long as the process; messages and leases are not tracked at all (decision
-    # 0009). The default threshold of 700 allocations would run the collector every few socket reads.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
+    collect_in_portions()  # messages and leases are not tracked at all (decision 0009)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(config, freed))
