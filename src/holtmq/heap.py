@@ -9,6 +9,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import thread_time
 from typing import Final
 
 log = logging.getLogger(__name__)
@@ -16,8 +17,8 @@ log = logging.getLogger(__name__)
 # For gc.set_threshold. Each object is looked at once in each generation, so small collections cost as much
 # in all. One looks at up to 10,000 objects, of the middle generation at 20,000: 2 and 4 ms if they are not in
 # the processor's caches. At 50,000 and 150,000 pages of the dashboard had turns of 9 and 19 ms.
-_COLLECT_AFTER: Final = (10_000, 1, 2)
-_LASTING_MAX: Final = 30_000  # objects that a full collection leaves to the next one
+_COLLECT_AFTER: Final = (10_000, 1, 1)
+_LONG: Final = 0.005  # seconds of CPU for a full collection
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
@@ -32,25 +33,38 @@ _STEP: Final = 32 << 20  # returned at once: about 10 ms; all of 256 MiB took 90
 def collect_in_portions() -> None:
     """Let each garbage collection look at little, however many objects there are, in this process.
 
-    A collection of 1.4 million objects (100,000 queues) takes 0.4 s. What lasts is not looked at again: no
-    object of ours needs the collector when it is dropped.
+    A collection of 1.4 million objects (100,000 queues) takes 0.4 s. So what a full one has looked at for
+    long is not looked at again: no object of ours needs the collector when it is dropped.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
-    if _freeze_what_lasts not in gc.callbacks:
-        gc.callbacks.append(_freeze_what_lasts)
+    if _full_collections.seen not in gc.callbacks:
+        gc.callbacks.append(_full_collections.seen)
 
 
-def _freeze_what_lasts(phase: str, info: dict[str, int]) -> None:
-    if phase == "stop" and info["generation"] == 2 and len(gc.get_objects(2)) > _LASTING_MAX:
-        gc.freeze()
+class _FullCollections:
+    """Freezes what is left after a long one."""
+
+    _began = 0.0
+
+    def seen(self, phase: str, info: dict[str, int]) -> None:
+        """A collection begins or ends, in this thread."""
+        if info["generation"] < 2:
+            return
+        if phase == "start":
+            self._began = thread_time()
+        elif thread_time() - self._began > _LONG:
+            gc.freeze()
+
+
+_full_collections: Final = _FullCollections()
 
 
 @contextmanager
 def lasting() -> Iterator[None]:
     """What is made meanwhile lasts: after ``collect_in_portions`` it is never looked at."""
-    if _freeze_what_lasts not in gc.callbacks:
+    if _full_collections.seen not in gc.callbacks:
         yield
         return
     with uncollected():
