@@ -98,6 +98,14 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
         partitioned.partitioned("/api/v1/resources/queues/log", "DELETE"),
     ),
     "list groups": (10_000, partitioned.grouped("/api/v1/consumer-groups")),
+    "list messages of a queue with groups": (
+        10_000,
+        partitioned.messages_with_groups("/api/v1/messages?queue=log&limit=1000"),
+    ),
+    "list messages of one queue with groups": (
+        10_000,
+        partitioned.messages_with_groups("/api/v1/status/queues/log/messages?limit=1000"),
+    ),
     "push to a queue with groups": (
         10_000,
         partitioned.grouped(

@@ -43,6 +43,17 @@ def _groups(site: Site, count: int) -> None:
     site.topology(make)
 
 
+def messages_with_groups(path: str) -> Prepare:
+    """A list of messages, each with its state over as many groups."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        _partitions(site, 1_000)
+        _groups(site, count)
+        return lambda: site.get(path)
+
+    return prepare
+
+
 def grouped(path: str, method: str = "GET", body: object = None) -> Prepare:
     def prepare(site: Site, count: int) -> Callable[[], object]:
         _groups(site, count)

@@ -4,6 +4,7 @@ Owns: their wire form. Must not touch: how a message's state is determined.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from holtmq.auth.permissions import Action
@@ -27,6 +28,16 @@ from holtmq.http.queues.configure import options_out
 _HOUR_US: Final = 3_600_000_000
 _OPTIONS_SHOWN: Final = ("leaseTime", "retryLimit", "retryDelay", "ttl", "priority")
 _COUNTED: Final = 100_000  # messages that a list examines per queue
+_LISTED: Final = (
+    "id",
+    "transactionId",
+    "partitionId",
+    "queuePath",
+    "queue",
+    "partition",
+    "status",
+    "createdAt",
+)
 
 
 async def list_messages(call: Call) -> object:
@@ -224,15 +235,9 @@ async def move_to_letters(call: Call) -> object:
 async def queue_messages(call: Call) -> object:
     queue, now = queue_named(call.service, call.path["queue"]), call.now
     limit, skip = page_of(call, 50)
-    names = ("id", "transactionId", "partitionId", "queuePath", "queue", "partition", "status", "createdAt")
-    rows: list[dict[str, object]] = []
-    for place, offset in enumerate(_newest_first(queue, 0, None, None)):
-        if place >= skip + limit:
-            break
-        if place >= skip:
-            row = message_row(call, queue, offset, now)
-            rows.append({name: row[name] for name in names})
-    return rows
+    offsets = list(islice(_newest_first(queue, 0, None, None), skip, skip + limit))
+    rows, _ = await within_bytes(_row_if_there(call, queue, offset, now) for offset in offsets)
+    return [{name: row[name] for name in _LISTED} for row in rows]
 
 
 _MESSAGE: Final = "/api/v1/messages/{partition}/{transaction}"
