@@ -27,6 +27,7 @@ from holtmq.amqp.methods import (
 )
 from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.wire.tables import FieldTable
 
 
 @pytest.fixture
@@ -116,6 +117,20 @@ def test_a_cancelled_consumer_s_messages_return_in_their_old_places(client: Clie
     assert said == [BasicCancelOk("me")]
     assert client.bodies() == [b"000", b"002", b"003"]
     assert client.queue().unacked == 0
+
+
+def test_a_cancelled_consumer_of_a_full_queue_does_not_get_its_messages_again(client: Client) -> None:
+    limits: FieldTable = {"x-max-length": 4, "x-overflow": "reject-publish", "x-delivery-limit": 1}
+    client.call(QueueDeclare("full", arguments=limits))
+    client.call(BasicQos(prefetch_count=3), BasicConsume("full", "me"))
+    for first in (0, 3):  # when it returns them, the queue has more than it may take
+        client.feed(b"".join(publish(body, key="full") for body in numbers(3, first)))
+
+    said = client.call(BasicCancel("me"))
+
+    assert [type(method) for method in said] == [BasicCancelOk]
+    assert client.bodies("full") == numbers(6)
+    assert list(client.queue("full").returned.values()) == [1, 1, 1]
 
 
 def test_without_cancel_requeue_they_stay_until_the_channel_ends() -> None:

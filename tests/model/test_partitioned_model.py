@@ -492,8 +492,11 @@ class PartitionedMachine(RuleBasedStateMachine):
         if events:
             self.commit(*events)
         if self.config.retention_enabled:
-            for part in self.model.values():
+            for name, part in self.model.items():
                 old = [us for us in part.created_us if us < round(self.now * 1e6) - RETENTION * 1e6]
+                for group, reader in self.groups.items():
+                    if self.cursor(group, name) < len(old):  # its head goes, and what that has spent
+                        reader.retries.pop(name, None)
                 part.first = max(part.first, len(old))
 
     @rule()

@@ -190,6 +190,7 @@ class Machine(RuleBasedStateMachine):
                 queue.drop_expired(model.now_ms)
                 assert not queue.waiting, "a consumer with room was not served"
             queue.drop_expired(model.now_ms)
+            queue.shed()
         for queue, item in self.overtaken:
             assert item not in queue.waiting, "a message was overtaken and still waits"
         self.overtaken = []
@@ -512,21 +513,14 @@ class Machine(RuleBasedStateMachine):
         for number in numbers:
             self.revoked.pop((session, number), None)
         self.bench.flow.release([lease for lease in leases if lease.holder is not None])
-        self.after_release()
         self.end(turn)
 
     def give_back(self, keys: list[tuple[Session, int]]) -> None:
         """In order of arrival: that is how messages of one queue meet their delivery limit."""
-        self.returning: dict[str, ModelQueue] = {}
         for key in keys:
             queue, item = self.leases.pop(key)
             if self.model.queues.get(queue.name) is queue:
                 queue.give_back([item], self.model.now_ms)
-                self.returning[queue.name] = queue
-
-    def after_release(self) -> None:
-        for queue in self.returning.values():
-            self.enforce(queue)
 
     @rule(who=picks, requeue=st.sampled_from([True, True, False]), turn=ends_turn)
     @precondition(lambda self: any(session.consumers for session in self.sessions))
@@ -537,9 +531,7 @@ class Machine(RuleBasedStateMachine):
             keys = [(taker.session, number) for number in taker.held]
             self.revoked.update({key: self.leases[key] for key in keys})
             self.give_back(keys)
-            taker.prefetch = -1  # it has no room while what it held goes back
             self.bench.flow.release(taker.session.ledger.revoke(taker))
-            self.after_release()
         taker.session.consumers.remove(taker)
         self.bench.broker.cancel(taker.queue, taker)
         self.end(turn)
@@ -551,7 +543,6 @@ class Machine(RuleBasedStateMachine):
         self.revoked = {key: value for key, value in self.revoked.items() if key[0] is not session}
         self.give_back([key for key in self.leases if key[0] is session])
         session.close()
-        self.after_release()
         self.end(turn)
 
     @rule(

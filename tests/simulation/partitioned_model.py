@@ -72,9 +72,7 @@ class Queue:
         place = reader.places.get(partition)
         if place is None:
             place = Place(sum(us < reader.start_us for us in part.created_us))
-        if place.cursor >= part.first:
-            return place
-        return Place(part.first, place.retries, place.hold_us)
+        return place if place.cursor >= part.first else Place(part.first)  # what its head has spent is gone
 
 
 @dataclass(slots=True)

@@ -203,6 +203,7 @@ class World:
         """This is the moment of the checkpoint."""
         queues, self._before = self._before, None
         assert queues is not None
+        self.broker.flow.turn()  # what was settled is written before the moment, as upkeep does it
         if self.failed or (position := self.journal.begin_checkpoint()) is None:
             queues.give_up()
             return

@@ -229,9 +229,7 @@ class Flow:
             if isinstance(queue, WorkQueue):
                 self._record_returned(queue, part)
                 self.hold_back(queue, waiting)
-                if queue.limited:
-                    self.enforce_limits(queue)
-            self.touch(queue)
+            self.touch(queue)  # limits are enforced by the turn: the consumer may be about to leave
 
     def _record_returned(self, queue: WorkQueue, leases: list[Lease]) -> None:
         if queue.persisted and queue.options.deliveries_allowed is not None and not self.journal.failed:

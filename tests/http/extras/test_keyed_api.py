@@ -76,6 +76,22 @@ def test_a_bad_operation_is_refused_by_a_word(api: Api, operation: Json, reason:
     assert (answer.status_code, answer.json()["reason"]) == (400, reason)
 
 
+@pytest.mark.parametrize(
+    ("value", "delta"),
+    [("1e308", "1e308"), ("-1e308", "-1e308"), ("9" * 400, "0.5"), ("9" * 4_300, "1")],
+    ids=["no float", "no float below zero", "too large for a float", "more digits than Python writes"],
+)
+def test_a_counter_stops_before_what_no_number_holds(api: Api, value: str, delta: str) -> None:
+    api.http.put(_ROW, content=f'{{"value": {value}, "forever": true}}')
+
+    incr = f'[{{"op": "incr", "ns": "ns", "key": "a/b", "delta": {delta}, "forever": true}}]'
+    answer = api.http.post("/api/v1/kv", content=incr)
+
+    assert answer.status_code == 200
+    assert b'"applied":false,"reason":"limit"' in answer.content
+    assert f'"value":{value},'.encode() in api.get(_ROW).content
+
+
 def test_a_call_reads_at_most_so_many_rows_by_their_keys(api: Api) -> None:
     ask = {"op": "getMany", "ns": "ns", "keys": ["k"] * 2_501}
 

@@ -98,6 +98,54 @@ def names(api: Api) -> list[str]:
     return [row["name"] for row in api.get("/api/v1/resources/queues/q").json()["partitions"]]
 
 
+@pytest.fixture(params=["retention", "clear"])
+def take_all(request: pytest.FixtureRequest, broker: TestBroker, api: Api) -> Callable[[], object]:
+    """Removes every message of the queue ``q``."""
+    api.configure("q", retentionEnabled=True, retentionSeconds=60, leaseTime=300, retryLimit=1)
+
+    def retention() -> None:
+        broker.clock.advance(61)
+        broker.call(lambda node: node.partitioned.retain(node.clock()))
+
+    return retention if request.param == "retention" else lambda: api.delete("/api/v1/queues/q/clear")
+
+
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_a_worker_whose_messages_were_all_removed_gives_the_partition_back(
+    api: Api, take_all: Callable[[], object], status: str
+) -> None:
+    api.push("q", "a", "b")
+    messages = api.pop("q")
+    take_all()
+    api.push("q", "c")
+
+    held = api.pop("q")
+    verdicts = api.ack_batch(messages, status)
+
+    assert held == []
+    assert [(verdict["success"], verdict["leaseReleased"]) for verdict in verdicts] == [
+        (status == "completed", True)
+    ] * 2
+    assert ids(api.pop("q")) == ["c"]
+
+
+def test_a_message_does_not_inherit_the_retries_of_one_that_was_removed(
+    api: Api, take_all: Callable[[], object]
+) -> None:
+    api.push("q", "a")
+    (failing,) = api.pop("q")
+    api.ack(failing, "failed")
+    take_all()
+    api.push("q", "b")
+
+    (first,) = api.pop("q")
+    verdict = api.ack(first, "failed")
+    (second,) = api.pop("q")
+
+    assert verdict["message"] == "failed_retry"
+    assert [first["deliveryAttempt"], second["deliveryAttempt"]] == [1, 2]
+
+
 def test_an_empty_partition_is_deleted_after_its_days_and_comes_back_new(
     broker: TestBroker, connect: Connect
 ) -> None:

@@ -149,6 +149,25 @@ def test_a_transaction_settles_as_many_messages_of_one_id_as_it_holds(both_doors
     assert pop(client) == []
 
 
+def test_what_a_worker_has_held_is_known_to_be_delivered_after_a_crash() -> None:
+    with TestBroker() as broker, httpx.Client(base_url=broker.http_url, timeout=60) as client:
+        with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+            connection.channel().queue_declare("jobs", durable=True)
+        push(client, 1, 2, 3)
+        pop(client, batch=2)
+        broker.clock.advance(milliseconds=100)
+        broker.call(lambda node: node.journal.flush())
+
+        broker.crash_and_restart()
+
+        (again,) = pop(client, batch=1)
+        with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+            channel = connection.channel()
+            held, new = (channel.basic_get("jobs", auto_ack=True)[0].redelivered for _ in range(2))
+    assert again["deliveryAttempt"] == 2
+    assert (held, new) == (True, False)
+
+
 def test_a_renewed_lease_lasts(both_doors: Any) -> None:
     broker, client, _ = both_doors
     push(client, "a")

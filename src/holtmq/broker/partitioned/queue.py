@@ -46,7 +46,13 @@ from holtmq.broker.partitioned.log.message_log import (
     MessageLog,
     Partition,
 )
-from holtmq.broker.partitioned.log.removal import GivenIds, drop_from_lease, forget_partitions, trim
+from holtmq.broker.partitioned.log.removal import (
+    GivenIds,
+    drop_from_lease,
+    forget_head,
+    forget_partitions,
+    trim,
+)
 from holtmq.broker.pausing import Pause
 
 # (offset, journal position) -> the message's transaction id; None when it cannot be read.
@@ -357,7 +363,12 @@ class PartitionedQueue:
 
     def _trimmed(self, event: Trimmed) -> None:
         for index, first in zip(event.partitions, event.firsts, strict=True):
-            self._trim(self.partitions[index], first)
+            where = self.partitions[index]
+            before = [(g, g.cursor(index)) for g in self.groups.values() if g.leases.has_history(index)]
+            self._trim(where, first)
+            for group, cursor in before:
+                if cursor is not None and cursor < where.first and forget_head(group, index, where.first):
+                    self._offer(group, index)
         self.log.drop_dead(self.dedup.floor)
         self.progress += 1
 

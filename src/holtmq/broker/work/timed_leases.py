@@ -40,6 +40,7 @@ _PUSHED: Final = encode_properties(Properties(content_type=_JSON, delivery_mode=
 _ID_AT: Final = PROPERTIES_AT + len(_PUSHED) + 1
 SERVED_AT_ONCE: Final = 300  # waiting pops in one turn: about 10 ms, and as much for their answers
 RETURNED_AT_ONCE: Final = 3_000  # messages of expired loans in one step: about 5 ms
+_MARKED_AFTER_MS: Final = 50  # a worker that settles faster costs no record of the delivery
 _LOAN: Final = 50  # to return a loan by itself takes as long as so many messages
 
 
@@ -121,6 +122,7 @@ class TimedLeases:
         self._overdue: list[tuple[str, Loan]] = []  # expired, and not returned yet
         self._returned = 0  # messages of loans that have expired at ``_returned_ms``
         self._returned_ms = 0
+        self._unmarked: dict[WorkQueue, int] = {}  # the newest message that was popped and not marked
         broker.sessions.add(self._ledger)
 
     def find(self, name: str) -> WorkQueue | None:
@@ -169,7 +171,23 @@ class TimedLeases:
         if not messages:
             return []
         queue.unacked += len(messages)
+        if queue.persisted and not auto_ack:
+            self._mark_later(queue, max(message.seq for message in messages))
         return self.hand_out(queue, messages, lease_id, seconds, auto_ack, worker)
+
+    def _mark_later(self, queue: WorkQueue, newest: int) -> None:
+        """Journal soon that messages up to this one were delivered, if they are not settled until then."""
+        if newest > queue.delivered_upto:
+            if not self._unmarked:
+                self._flow.at(self._flow.now_ms + _MARKED_AFTER_MS, self._mark)
+            self._unmarked[queue] = max(newest, self._unmarked.get(queue, 0))
+
+    def _mark(self) -> None:
+        unmarked, self._unmarked = self._unmarked, {}
+        for queue, newest in unmarked.items():
+            if (queue.unacked or queue.returned) and not queue.deleted:
+                queue.delivered_upto = max(newest, queue.delivered_upto)
+                self._flow.touch(queue)
 
     def wait(
         self,
@@ -399,7 +417,7 @@ class TimedLeases:
             to_payload(message.body, is_json=is_json),
             message.seq,
             message.arrived_ms,
-            queue.returned.get(message.seq, 0) + 1,
+            queue.times_returned(message) + 1 if queue.is_redelivered(message) else 1,
             message.header,
         )
 

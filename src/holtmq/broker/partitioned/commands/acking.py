@@ -134,6 +134,7 @@ def _decide_partition(
     named: dict[int, Named] = {}
     accepted: list[tuple[int, int]] = []  # (place, position)
     completed = AckStatus.COMPLETED
+    emptied = False
     for place, (_, transaction_id, status, lease_id, error) in items:
         position = known.get(transaction_id)
         if lease is not None and lease.repeated:
@@ -151,13 +152,16 @@ def _decide_partition(
             outcomes[place] = INVALID_LEASE  # not delivered under this lease
         elif position < cursor:
             outcomes[place] = NOOP if status is completed else STALE
+            if lease is not None and lease.end <= cursor and transaction_id in known:
+                emptied = True  # its messages were removed: without this ack it would hold up the next ones
+                outcomes[place] = replace(outcomes[place], lease_released=True)
         else:
             before = named.get(position)
             if before is None or status.value > before.status.value:
                 named[position] = Named(status, error)
             accepted.append((place, position))
     if not named:
-        return None
+        return Acked(group.number, partition, cursor, 0, micros(now), 0, True, ()) if emptied else None
     budget = Budget(group.leases.retries.get(partition, 0), queue.config.retry_limit)
     lease_end = lease.end if lease is not None else None
     holes = _holes_among(queue.partitions[partition], named)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from heapq import merge
 from itertools import chain
+from math import inf
 from typing import Final
 
 import msgspec
@@ -294,10 +295,16 @@ class _Call:
                 value = _number.decode(row.value)
             except msgspec.MsgspecError:
                 return KeyResult(op.verb, op.key, row, False, "type")
-        value += op.delta
-        if (op.high is not None and value > op.high) or (op.low is not None and value < op.low):
+        try:
+            value += op.delta
+            encoded = msgspec.json.encode(value)
+        except (OverflowError, ValueError):  # no float is as large; more digits than Python writes
             return KeyResult(op.verb, op.key, row, False, "limit")
-        return KeyResult(op.verb, op.key, self._write(op, msgspec.json.encode(value), expires_us), True)
+        too_high = op.high is not None and value > op.high
+        too_low = op.low is not None and value < op.low
+        if too_high or too_low or abs(value) == inf:
+            return KeyResult(op.verb, op.key, row, False, "limit")
+        return KeyResult(op.verb, op.key, self._write(op, encoded, expires_us), True)
 
     def _write(self, op: KeyOp, value: bytes | None, expires_us: int) -> Row | None:
         self._version += 1

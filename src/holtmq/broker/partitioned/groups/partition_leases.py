@@ -209,6 +209,10 @@ class PartitionLeases:
         self.marks.pop(partition, None)
         self.unmarked.pop(partition, None)
 
+    def has_history(self, partition: int) -> bool:
+        """Whether the partition's next message was delivered or has failed before."""
+        return partition in self.attempts or partition in self.retries or partition in self.holds
+
     def deleted_head(self, partition: int, head: int) -> None:
         """The partition's next message is this one now: it was delivered with the deleted one, or never."""
         mark = self.marks.pop(partition, None)

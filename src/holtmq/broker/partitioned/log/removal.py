@@ -59,13 +59,11 @@ def drop_from_lease(group: Group, index: int, position: int, where: Partition) -
     """Take a deleted message out of the group's lease; return whether the partition may be claimable now."""
     leases = group.leases
     cursor = group.cursor(index)
-    if cursor is not None and where.live_from(cursor) > position >= cursor:
-        # The next message must not inherit the retries of the deleted head.
-        leases.retries.pop(index, None)
-        leases.deleted_head(index, where.live_from(cursor))
-        held_back = leases.holds.pop(index, None) is not None
-    else:
-        held_back = False
+    held_back = (
+        cursor is not None
+        and where.live_from(cursor) > position >= cursor
+        and forget_head(group, index, where.live_from(cursor))
+    )
     lease = leases.lease(index, _EVEN_EXPIRED)
     if lease is None or not lease.first <= position < lease.end:
         return held_back
@@ -78,6 +76,15 @@ def drop_from_lease(group: Group, index: int, position: int, where: Partition) -
     leases.end(index)  # no message is left that could be acked
     leases.recorded.pop(index, None)
     return True
+
+
+def forget_head(group: Group, index: int, head: int) -> bool:
+    """The group's next message was removed, and the one at ``head`` does not inherit its retries; return
+    whether the partition may be claimable now."""
+    leases = group.leases
+    leases.retries.pop(index, None)
+    leases.deleted_head(index, head)
+    return leases.holds.pop(index, None) is not None
 
 
 def forget_partitions(
