@@ -145,10 +145,14 @@ class Connection:
         if self.flow.pending_publishes:
             self._write_pending_publishes()
         if self.confirming:
-            confirming, self.confirming = self.confirming, []
-            for channel in confirming:
-                if channel.owes_confirms:
-                    channel.tell_confirms()
+            self._tell_confirms()
+
+    def _tell_confirms(self) -> None:
+        """Confirm what was published in this read."""
+        confirming, self.confirming = self.confirming, []
+        for channel in confirming:
+            if channel.owes_confirms:
+                channel.tell_confirms()
 
     @staticmethod
     def _missing(unread: bytes, data: bytes) -> int:
@@ -159,11 +163,17 @@ class Connection:
         return int.from_bytes(head[3:7], "big") + _OVERHEAD - len(unread)
 
     def _work_off(self, data: bytes, at: int) -> None:
+        while not self._process(data, at):
+            # An error closes the connection; what follows may be the client's own close, or its close-ok.
+            data, at = self.unread, 0
+
+    def _process(self, data: bytes, at: int) -> bool:
+        """Process bytes; False after an error in a frame that others follow, which are kept as unread."""
         if self._deaf or self.phase is Phase.CLOSED:
-            return
+            return True
         if self._stalled:
             self.unread = data[at:]
-            return
+            return True
         try:
             if self.phase is Phase.PROTOCOL:
                 at = self._protocol_header(data)
@@ -174,19 +184,21 @@ class Connection:
                     at = self._frame_loop.rest_of_body(data)
                     if self.is_stalled:  # by the message that is complete now
                         self.unread = data[at:]
-                        return
+                        return True
                 self._frame_loop.frames(data, at)
         except AmqpError as error:
             # After a broken frame the start of the next one is unknown.
             self._deaf = error.code is ReplyCode.FRAME_ERROR
             self.unread = b"" if self._deaf else self.unread
             self.fail(error, error.which)
+            return not self.unread
         except CodecError as error:
             self._deaf = True
             self.fail(ConnectionFault(ReplyCode.SYNTAX_ERROR, str(error)))
         except JournalFailed as error:
             self._deaf = True
             self.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error)))
+        return True
 
     def _write_pending_publishes(self) -> None:
         try:
@@ -250,6 +262,7 @@ class Connection:
     def _connection_method(self, method: Method) -> None:
         match self.phase, method:
             case ((Phase.RUNNING | Phase.HANDSHAKE), ConnectionClose()):
+                self._tell_confirms()  # those that need not wait for the disk, as before channel.close-ok
                 self._close_channels()
                 if self._stalled:  # by messages that return to their queues
                     self.broker.long_changes.then(self._left_by_client)
@@ -351,11 +364,11 @@ class Connection:
 
         def durable(failure: JournalFailed | None) -> None:
             self._stalled -= 1
-            if self.phase is not Phase.RUNNING:
+            if self.phase is Phase.CLOSED:
                 return
             if failure is not None:
                 self.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(failure)))
-            else:
+            elif self.phase is Phase.RUNNING:
                 channel.send(method)
             if self.unread and not self.gives_way():  # one commit may end the wait of many clients
                 self.resume()
