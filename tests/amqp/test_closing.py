@@ -4,7 +4,6 @@ import pytest
 from amqp_support import Client, finish, frame, new_broker, numbers, publish
 
 from holtmq.amqp.codes import ReplyCode
-from holtmq.amqp.connection import Phase
 from holtmq.amqp.errors import ConnectionFault
 from holtmq.amqp.frames import FRAME_HEARTBEAT, FRAME_METHOD, encode_frame
 from holtmq.amqp.methods import (
@@ -21,6 +20,7 @@ from holtmq.amqp.methods import (
     Method,
     QueueDeclare,
 )
+from holtmq.amqp.phase import Phase
 from holtmq.broker.turn_limits import TurnLimits
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.wire.properties import Properties
