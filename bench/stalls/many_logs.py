@@ -81,6 +81,13 @@ def retention(site: Site, count: int) -> Callable[[], object]:
     return drop
 
 
+def pop(site: Site, count: int) -> Callable[[], object]:
+    """One pop over all queues, by a group that reads none of them yet and finds nothing."""
+    fill(site, count)
+    path = "/api/v1/pop?namespace=&consumerGroup=new&subscriptionMode=new"
+    return lambda: site.get(path)
+
+
 _G: Final = "/api/v1/consumer-groups/g"
 REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "very many partitioned queues, no request": (100_000, idle),
@@ -90,6 +97,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
         asked("POST", f"{_G}/subscription", {"subscriptionTimestamp": "2026-01-01T00:00:00Z"}),
     ),
     "delete a group of very many partitioned queues": (100_000, asked("DELETE", _G)),
+    "pop over very many partitioned queues": (100_000, pop),
     "delete one of very many partitioned queues": (
         100_000,
         asked("DELETE", "/api/v1/resources/queues/log-7"),

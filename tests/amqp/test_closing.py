@@ -1,23 +1,29 @@
 """Closing without a socket: by the client, by an error, of a channel, of the connection."""
 
 import pytest
-from amqp_support import Client, frame, new_broker, numbers, publish
+from amqp_support import Client, finish, frame, new_broker, numbers, publish
 
 from holtmq.amqp.codes import ReplyCode
-from holtmq.amqp.connection import Phase
 from holtmq.amqp.errors import ConnectionFault
+from holtmq.amqp.frames import FRAME_HEARTBEAT, FRAME_METHOD, encode_frame
 from holtmq.amqp.methods import (
+    BasicAck,
     BasicConsume,
+    BasicPublish,
     ChannelClose,
     ChannelCloseOk,
     ChannelOpen,
     ChannelOpenOk,
+    ConfirmSelect,
     ConnectionClose,
     ConnectionCloseOk,
     Method,
     QueueDeclare,
 )
+from holtmq.amqp.phase import Phase
+from holtmq.broker.turn_limits import TurnLimits
 from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.wire.properties import Properties
 
 CLOSE = ConnectionClose(200, "bye", 0, 0)
 CLOSE_CHANNEL = ChannelClose(200, "bye", 0, 0)
@@ -184,3 +190,76 @@ def test_consumers_of_all_channels_of_a_lost_connection_leave_each_queue_at_once
     assert (len(client.queue("q").consumers), client.queue("other").consumers) == (1, [])
     assert "leaving" not in client.broker.vhost("/").queues
     assert client.broker.counts.consumers == 1
+
+
+CONNECTION_ERRORS = {
+    "a method instead of a header": frame(BasicPublish("", "q")) + frame(QueueDeclare("q")),
+    "immediate": frame(BasicPublish("", "q", immediate=True)),
+    "an unknown method": encode_frame(FRAME_METHOD, 1, b"\x00\x63\x00\x63"),
+    "a heartbeat on a channel": encode_frame(FRAME_HEARTBEAT, 1, b""),
+    "a channel that is not open": frame(QueueDeclare("q"), 7),
+}
+
+
+@pytest.mark.parametrize("error", CONNECTION_ERRORS)
+@pytest.mark.parametrize("before", [b"", publish(b"fine") * 3])
+def test_what_is_read_together_with_an_error_is_processed_like_what_is_read_later(
+    client: Client, error: str, before: bytes
+) -> None:
+    """A client that has closed waits for close-ok, and sends nothing more."""
+    said = client.feed(before + CONNECTION_ERRORS[error] + publish(b"late") + frame(CLOSE, 0))
+
+    assert kinds(said) == [ConnectionClose, ConnectionCloseOk]
+    assert client.connection.waiting_bytes == 0
+    client.call(ConnectionCloseOk(), channel=0)
+    assert phase(client) is Phase.CLOSED
+
+
+def test_very_many_errors_in_one_read_are_one_error(client: Client) -> None:
+    error = CONNECTION_ERRORS["a heartbeat on a channel"]
+
+    assert kinds(client.feed(error * 5_000 + frame(CLOSE, 0))) == [ConnectionClose, ConnectionCloseOk]
+
+
+def test_what_is_read_with_an_error_waits_until_the_messages_are_back(client: Client) -> None:
+    client.broker.flow.per_turn = TurnLimits(returned=1)
+    client.call(BasicConsume("q"))
+
+    said = client.feed(CONNECTION_ERRORS["immediate"] + frame(CLOSE, 0))
+
+    assert kinds(said) == [ConnectionClose]
+    assert kinds(finish(client)) == [ConnectionCloseOk]
+    assert client.bodies() == numbers(3)
+
+
+def test_a_close_behind_what_waits_for_the_disk_is_answered_though_the_broker_has_closed(
+    client: Client,
+) -> None:
+    client.feed(frame(QueueDeclare("durable", durable=True)) + frame(CLOSE, 0))
+    client.connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, "maintenance"))
+
+    client.broker.journal.flush()
+
+    assert kinds(client.told()) == [ConnectionClose, ConnectionCloseOk]
+
+
+@pytest.mark.parametrize(("close", "channel"), [(CLOSE, 0), (CLOSE_CHANNEL, 1)])
+def test_what_need_not_wait_for_the_disk_is_confirmed_before_close_ok(
+    client: Client, close: Method, channel: int
+) -> None:
+    client.call(ConfirmSelect())
+
+    said = client.feed(publish(b"a") + publish(b"b") + frame(close, channel))
+
+    assert kinds(said)[:-1] == [BasicAck]
+    assert said[0] == BasicAck(2, multiple=True)
+
+
+def test_what_must_wait_for_the_disk_is_not_confirmed_before_it_is_there(client: Client) -> None:
+    client.call(QueueDeclare("durable", durable=True), ConfirmSelect())
+    client.broker.journal.flush()
+    client.told()
+
+    said = client.feed(publish(b"a", "durable", Properties(delivery_mode=2)) + frame(CLOSE, 0))
+
+    assert kinds(said) == [ConnectionCloseOk]

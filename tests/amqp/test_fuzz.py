@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holtmq.amqp.codec import decode_method, encode_method
-from holtmq.amqp.connection import Connection, Phase
+from holtmq.amqp.connection import Connection
 from holtmq.amqp.errors import AmqpError
 from holtmq.amqp.frames import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, FrameReader, encode_frame
 from holtmq.amqp.handshake import PROTOCOL_HEADER, Settings
@@ -55,6 +55,7 @@ from holtmq.amqp.methods import (
     TxRollback,
     TxSelect,
 )
+from holtmq.amqp.phase import Phase
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker

@@ -6,7 +6,6 @@ import pytest
 from amqp_support import Client, Peer, frame, new_broker, numbers, publish
 
 from holtmq.amqp.codes import ReplyCode
-from holtmq.amqp.connection import Phase
 from holtmq.amqp.errors import ChannelFault
 from holtmq.amqp.methods import (
     BasicAck,
@@ -21,6 +20,7 @@ from holtmq.amqp.methods import (
     QueueDelete,
     TxSelect,
 )
+from holtmq.amqp.phase import Phase
 from holtmq.auth.permissions import Permissions
 from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.wire import property_walker

@@ -4,7 +4,7 @@ import base64
 import io
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +17,15 @@ from http_support import Api
 
 from holtmq.auth.permissions import FULL_ACCESS, Permissions
 from holtmq.auth.users import User
+from holtmq.broker.partitioned.requests import PopRequest
 from holtmq.config import Auth, Config, Http, Limits
 from holtmq.config.values import Secret
 from holtmq.first_start import GUEST_HASH
 from holtmq.http import rights_table
 from holtmq.http.engine.endpoints import Endpoint
+from holtmq.http.engine.stepwise import in_order
 from holtmq.http.management.api import ENDPOINTS as MANAGEMENT
+from holtmq.http.operator import groups
 from holtmq.http.routes import ENDPOINTS
 from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
@@ -321,6 +324,32 @@ def test_names_in_bodies_queries_and_ids_are_checked(mine: tuple[Api, Api, TestB
     assert theirs["pop"].json()["error"] == (
         "ACCESS_REFUSED - read access to 'theirs' in vhost '/' refused for user 'me'"
     )
+
+
+@pytest.mark.parametrize("how", ["delete", "move"])
+def test_a_queue_that_joins_a_group_while_its_rights_are_looked_at_is_not_changed(
+    mine: tuple[Api, Api, TestBroker], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me, guest, broker = mine
+    for queue in ("mine", "theirs"):
+        guest.push(queue, "a", "b")
+    guest.pop("mine", batch=1, consumerGroup="g", autoAck="true")
+    service = broker.call(lambda node: node.partitioned)
+
+    async def joins_meanwhile(names: Iterable[str]) -> AsyncGenerator[list[str], None]:
+        async for part in in_order(names):
+            yield part
+        service.pop(PopRequest("l", "theirs", group="g", auto_ack=True), 1.0)
+
+    monkeypatch.setattr(groups, "in_order", joins_meanwhile)
+    if how == "delete":
+        answer = me.http.delete("/api/v1/consumer-groups/g")
+    else:
+        start = {"subscriptionTimestamp": "2100-01-01T00:00:00Z"}
+        answer = me.post("/api/v1/consumer-groups/g/subscription", start)
+
+    assert answer.status_code == 403
+    assert [row["transactionId"] for row in guest.pop("theirs", consumerGroup="g")] == ["b"]
 
 
 def test_rows_that_another_client_staged_are_published_and_dropped_by_who_may_write_to_their_queue(

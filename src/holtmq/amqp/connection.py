@@ -1,45 +1,37 @@
 """One AMQP connection, sans-IO: bytes in, broker calls and frames out.
 
-Owns: the channels, connection methods, closing. Must not touch: sockets, clocks, argon2; the server passes
+Owns: reading, stalls, the channels, closing. Must not touch: sockets, clocks, argon2; the server passes
 bytes in, writes the outbox and implements ``Hooks``. The frame loop with the per-message code is in
-``frame_loop.py``.
-
-Over 400 lines: reading, methods and closing change the same phase and the same channels.
+``frame_loop.py``, other frames in ``dispatch.py``.
 """
 
-from enum import Enum, auto
 from typing import Final
 
 from holtmq.amqp.channel import Channel
 from holtmq.amqp.client_rights import ClientRights
-from holtmq.amqp.codec import UnknownMethod, decode_method, encode_method
+from holtmq.amqp.codec import encode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.consuming import remove_consumers
-from holtmq.amqp.errors import AmqpError, ChannelFault, ConnectionFault, channel_error
+from holtmq.amqp.errors import AmqpError, ConnectionFault
 from holtmq.amqp.frame_loop import FrameLoop
 from holtmq.amqp.frames import FRAME_METHOD, HEARTBEAT, encode_frame
 from holtmq.amqp.handshake import NO_SOCKET, OLD_PROTOCOL_HEADER, PROTOCOL_HEADER, Handshake, Hooks, Settings
 from holtmq.amqp.long_settlements import return_together
 from holtmq.amqp.methods import (
     ChannelClose,
-    ChannelCloseOk,
-    ChannelOpen,
-    ChannelOpenOk,
     ConnectionBlocked,
     ConnectionClose,
-    ConnectionCloseOk,
     ConnectionUnblocked,
-    ConnectionUpdateSecret,
     Method,
 )
 from holtmq.amqp.outbox import Outbox
+from holtmq.amqp.phase import Phase
 from holtmq.amqp.publish_caches import PublishCaches
 from holtmq.amqp.publish_run import PublishRun
 from holtmq.amqp.token_life import TokenLife
 from holtmq.auth.permissions import Access
 from holtmq.auth.rights import Identity
 from holtmq.broker.broker import Broker
-from holtmq.broker.errors import BrokerError
 from holtmq.broker.figures.client_counts import ConnectionMessages
 from holtmq.broker.topology.vhost import VHost
 from holtmq.journal.interface import JournalFailed
@@ -47,16 +39,6 @@ from holtmq.wire.primitives import CodecError
 
 _OVERHEAD: Final = 8
 _COPIED: Final = 16_384  # a read smaller than this is appended to the unread rest of the last one
-
-
-class Phase(Enum):
-    """The state of a connection."""
-
-    PROTOCOL = auto()  # waiting for the protocol header
-    HANDSHAKE = auto()
-    RUNNING = auto()
-    CLOSING = auto()  # we sent connection.close
-    CLOSED = auto()
 
 
 class Connection:
@@ -145,10 +127,14 @@ class Connection:
         if self.flow.pending_publishes:
             self._write_pending_publishes()
         if self.confirming:
-            confirming, self.confirming = self.confirming, []
-            for channel in confirming:
-                if channel.owes_confirms:
-                    channel.tell_confirms()
+            self.tell_confirms()
+
+    def tell_confirms(self) -> None:
+        """Confirm what was published in this read."""
+        confirming, self.confirming = self.confirming, []
+        for channel in confirming:
+            if channel.owes_confirms:
+                channel.tell_confirms()
 
     @staticmethod
     def _missing(unread: bytes, data: bytes) -> int:
@@ -159,11 +145,17 @@ class Connection:
         return int.from_bytes(head[3:7], "big") + _OVERHEAD - len(unread)
 
     def _work_off(self, data: bytes, at: int) -> None:
+        while not self._process(data, at):
+            # An error closes the connection; what follows may be the client's own close, or its close-ok.
+            data, at = self.unread, 0
+
+    def _process(self, data: bytes, at: int) -> bool:
+        """Process bytes; False after an error in a frame that others follow, which are kept as unread."""
         if self._deaf or self.phase is Phase.CLOSED:
-            return
+            return True
         if self._stalled:
             self.unread = data[at:]
-            return
+            return True
         try:
             if self.phase is Phase.PROTOCOL:
                 at = self._protocol_header(data)
@@ -174,19 +166,21 @@ class Connection:
                     at = self._frame_loop.rest_of_body(data)
                     if self.is_stalled:  # by the message that is complete now
                         self.unread = data[at:]
-                        return
+                        return True
                 self._frame_loop.frames(data, at)
         except AmqpError as error:
             # After a broken frame the start of the next one is unknown.
             self._deaf = error.code is ReplyCode.FRAME_ERROR
             self.unread = b"" if self._deaf else self.unread
             self.fail(error, error.which)
+            return not self.unread
         except CodecError as error:
             self._deaf = True
             self.fail(ConnectionFault(ReplyCode.SYNTAX_ERROR, str(error)))
         except JournalFailed as error:
             self._deaf = True
             self.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error)))
+        return True
 
     def _write_pending_publishes(self) -> None:
         try:
@@ -212,125 +206,6 @@ class Connection:
         self.outbox.append(PROTOCOL_HEADER)
         self.end("not AMQP 0-9-1")
 
-    def other_frame(self, kind: int, number: int, channel: Channel | None, payload: bytes) -> None:
-        if kind == 8:
-            if number:
-                raise ConnectionFault(ReplyCode.COMMAND_INVALID, "heartbeat on a channel")
-            return
-        if kind not in (1, 2, 3):
-            raise ConnectionFault(ReplyCode.FRAME_ERROR, f"unknown frame type {kind}")
-        if channel is not None:
-            if channel.closing:
-                self._while_closing(channel, kind, payload)
-            elif channel.partial_route is not None:
-                self._frame_loop.content_frame(channel, kind, payload)
-            else:
-                raise ConnectionFault(
-                    ReplyCode.UNEXPECTED_FRAME, "expected method frame, got non method frame instead"
-                )
-            return
-        if number and self.phase is Phase.CLOSING:
-            return  # sent before the client read our close
-        if kind != 1:
-            raise ConnectionFault(
-                ReplyCode.UNEXPECTED_FRAME if number == 0 else ReplyCode.CHANNEL_ERROR,
-                "content frame on channel 0" if number == 0 else "expected 'channel.open'",
-            )
-        try:
-            method = decode_method(payload)
-        except UnknownMethod as error:
-            raise ConnectionFault(ReplyCode.COMMAND_INVALID, str(error)) from None
-        if number == 0:
-            self._connection_method(method)
-        elif self.phase is Phase.RUNNING:
-            self._open_channel(number, method)
-        else:
-            raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "the connection is not open yet")
-
-    def _connection_method(self, method: Method) -> None:
-        match self.phase, method:
-            case ((Phase.RUNNING | Phase.HANDSHAKE), ConnectionClose()):
-                self._close_channels()
-                if self._stalled:  # by messages that return to their queues
-                    self.broker.long_changes.then(self._left_by_client)
-                else:
-                    self._left_by_client()
-            case Phase.CLOSING, ConnectionClose():
-                self.send(ConnectionCloseOk())
-            case Phase.CLOSING, ConnectionCloseOk():
-                self.end("closed by us")
-            case Phase.CLOSING, _:
-                pass  # sent before the client read our close
-            case Phase.HANDSHAKE, _:
-                self.handshake.receive(method)
-            case Phase.RUNNING, ConnectionUpdateSecret(secret):
-                self.token.update(secret.decode("utf-8", "replace"))
-            case _:
-                which = method.class_id << 16 | method.method_id
-                raise ConnectionFault(
-                    ReplyCode.CHANNEL_ERROR, "unexpected method in connection state running", which
-                )
-
-    def _left_by_client(self) -> None:
-        if self.phase is not Phase.CLOSED:
-            self.send(ConnectionCloseOk())
-            self.client_left = True
-            self.end("closed by the client")
-
-    def _open_channel(self, number: int, method: Method) -> None:
-        if not isinstance(method, ChannelOpen):
-            which = method.class_id << 16 | method.method_id
-            raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'", which)
-        if len(self.channels) >= self.channel_max:  # as in RabbitMQ, the count, not the highest number
-            raise ConnectionFault(
-                ReplyCode.NOT_ALLOWED,
-                f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
-                f"({self.channel_max})",
-            )
-        full = self.broker.limits.check_channel(self.user_name)
-        if full is not None:
-            raise ConnectionFault(ReplyCode.NOT_ALLOWED, full)
-        channel = self.channels[number] = self.make_channel(number)
-        self.broker.limits.channel_opened(self.user_name)
-        self.broker.counts.channels_opened += 1
-        channel.send(ChannelOpenOk())
-
-    def _while_closing(self, channel: Channel, kind: int, payload: bytes) -> None:
-        """A frame on a channel that we closed, sent before the client knew: ignored, but for close(-ok)."""
-        if kind != 1 or payload[:4] not in (b"\x00\x14\x00\x28", b"\x00\x14\x00\x29"):
-            return
-        if isinstance(decode_method(payload), ChannelClose):
-            channel.send(ChannelCloseOk())
-        else:
-            del self.channels[channel.number]
-
-    def run_method(self, channel: Channel, number: int, raw: bytes) -> None:
-        try:
-            method = decode_method(raw)
-        except UnknownMethod as error:
-            raise ConnectionFault(ReplyCode.COMMAND_INVALID, str(error)) from None
-        which = method.class_id << 16 | method.method_id
-        try:
-            match method:
-                case ChannelClose():
-                    if channel.owes_confirms:
-                        channel.tell_confirms()
-                    channel.close(lambda: self._channel_closed(number))
-                case ChannelOpen():
-                    raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
-                case _:
-                    channel.handle(method)
-        except ChannelFault as error:
-            self.fail_channel(channel, error, which)
-        except ConnectionFault as error:
-            self.fail(error, which)
-        except BrokerError as error:
-            self.fail_channel(channel, channel_error(error), which)
-
-    def _channel_closed(self, number: int) -> None:
-        if self.channels.pop(number, None) is not None:
-            self.outbox.append(encode_frame(FRAME_METHOD, number, encode_method(ChannelCloseOk())))
-
     def fail_channel(self, channel: Channel, error: AmqpError, which: int) -> None:
         if isinstance(error, ConnectionFault):
             self.fail(error, which)
@@ -351,11 +226,11 @@ class Connection:
 
         def durable(failure: JournalFailed | None) -> None:
             self._stalled -= 1
-            if self.phase is not Phase.RUNNING:
+            if self.phase is Phase.CLOSED:
                 return
             if failure is not None:
                 self.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(failure)))
-            else:
+            elif self.phase is Phase.RUNNING:
                 channel.send(method)
             if self.unread and not self.gives_way():  # one commit may end the wait of many clients
                 self.resume()
@@ -494,9 +369,10 @@ class Connection:
             self.broker.counts.connections_closed += 1
             self.broker.counts.publishers -= self.has_published
         self.token.end()
-        self._close_channels()
+        self.close_channels()
 
-    def _close_channels(self) -> None:
+    def close_channels(self) -> None:
+        """Close all channels; very many deliveries return to their queues in steps."""
         channels = [channel for channel in self.channels.values() if not channel.closing]
         remove_consumers(channels)  # one by one, 100,000 of one queue would be searched in its list each
         return_together([(channel, channel.begin_close()) for channel in channels])

@@ -1,7 +1,7 @@
 """The frame loop of one connection, sans-IO, with the per-message code.
 
 Owns: framing, the general path of publishing, contents that span several reads. Must not touch: sockets,
-the fast path of publishing (``publish_run.py``), methods other than publish and ack (``connection.py``,
+the fast path of publishing (``publish_run.py``), methods other than publish and ack (``dispatch.py``,
 ``channel.py``).
 """
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from holtmq.amqp.channel import Channel
 from holtmq.amqp.codec import decode_method
 from holtmq.amqp.codes import ReplyCode
+from holtmq.amqp.dispatch import Dispatch
 from holtmq.amqp.errors import AmqpError, ChannelFault, ConnectionFault, channel_error
 from holtmq.amqp.methods import BasicPublish
 from holtmq.amqp.publish_caches import PublishCaches, publish_caches
@@ -54,6 +55,7 @@ class FrameLoop:
         "_connection",
         "_cut",
         "_cut_bytes",
+        "_dispatch",
         "_found",
         "_may_write",
         "_rules_version",
@@ -63,6 +65,7 @@ class FrameLoop:
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
         self._channels = connection.channels
+        self._dispatch = Dispatch(connection, self.content_frame)
         self._run: PublishRun | None = None
         self._found: tuple[Route, bool] | None = None  # of the last publish on the general path
         self._caches: PublishCaches
@@ -175,9 +178,9 @@ class FrameLoop:
             if pending:
                 connection.flow.write_pending_publishes()
             if kind == 1 and channel is not None and not channel.closing and channel.partial_route is None:
-                connection.run_method(channel, number, data[payload_at:stop])
+                self._dispatch.method(channel, number, data[payload_at:stop])
             else:
-                connection.other_frame(kind, number, channel, data[payload_at:stop])
+                self._dispatch.other_frame(kind, number, channel, data[payload_at:stop])
             if connection.has_stopped or (at < end and connection.gives_way()):
                 break
             max_payload = connection.max_payload

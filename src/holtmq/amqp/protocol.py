@@ -12,10 +12,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
 from holtmq.amqp.codes import ReplyCode
-from holtmq.amqp.connection import Connection, Phase
+from holtmq.amqp.connection import Connection
 from holtmq.amqp.errors import AmqpError, ConnectionFault
 from holtmq.amqp.frames import FIRST_PAYLOAD_MAX
 from holtmq.amqp.handshake import INSIDE_USER
+from holtmq.amqp.phase import Phase
 from holtmq.auth.login import LoginRefused, is_loopback
 
 if TYPE_CHECKING:

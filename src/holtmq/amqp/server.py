@@ -15,9 +15,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from holtmq.amqp.codes import ReplyCode
-from holtmq.amqp.connection import Connection, Phase
+from holtmq.amqp.connection import Connection
 from holtmq.amqp.errors import ConnectionFault
 from holtmq.amqp.handshake import Settings
+from holtmq.amqp.phase import Phase
 from holtmq.amqp.protocol import AmqpProtocol
 from holtmq.auth.attempts import Protocol
 from holtmq.auth.bearers import identity_of, looks_like_token

@@ -13,7 +13,9 @@ from streams_support import NOW_MS, Member, Stream, bodies
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.commands.admin import configure, delete_message
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.group import Group
 from holtmq.broker.partitioned.log.bodies import Body
+from holtmq.broker.partitioned.queue_config import QueueConfig
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
 from holtmq.broker.streams import stream_readers
 from holtmq.broker.streams.claims import ClaimedMessage
@@ -116,6 +118,36 @@ def test_another_partition_that_is_ready_comes_first() -> None:
     world.settle(member, member.got[:1], "ack")
 
     assert [world.partition_of[message.seq] for message in member.got] == ["p0", "p1"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_worker_does_not_look_at_what_members_hold(
+    is_restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 100,000 partitions of a consumer that had no room, that took 44 ms."""
+    world = World(Stream(), Random(0))
+    for partition in PARTITIONS:
+        world.push(partition, 1)
+    member = world.join(room=3)
+    for partition in PARTITIONS:
+        world.push(partition, 1)
+    world.push("p3", 1)
+    if is_restarted:
+        world.stream.log.groups["g"].lined_up = False
+    looked: list[int] = []
+    visible = Group.visible
+
+    def look(group: Group, partition: int, now: float, config: QueueConfig) -> tuple[int, int] | None:
+        looked.append(partition)
+        return visible(group, partition, now, config)
+
+    monkeypatch.setattr(Group, "visible", look)
+    world.work(AckStatus.COMPLETED)
+
+    assert looked == [3]
+    member.allow(6)
+    world.turn()
+    assert sorted(bodies(member)) == [b"%d" % number for number in range(6)]
 
 
 @pytest.mark.parametrize("option", ["delayed_processing", "window_buffer"])

@@ -5,11 +5,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
 from http_support import Api, ids
 
+from holtmq.broker.partitioned.commands import popping
 from holtmq.broker.partitioned.requests import Popped, Waiter
 from holtmq.config import Config, Http
 from holtmq.http.queues import pop
@@ -270,6 +272,23 @@ def test_a_waiting_pop_over_a_namespace_is_woken(
     api.push("shop.orders", "a")
 
     assert ids(waiting.result()["messages"]) == ["a"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("waits", [{}, {"wait": "true", "timeout": 60_000}])
+def test_a_pop_finds_what_is_behind_very_many_partitions(
+    broker: TestBroker, api: Api, waits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(popping, "LOOKS", 30)
+    api.configure("q", windowBuffer=5)
+    api.push("q", "a")
+    assert api.pop("q") == []
+    broker.clock.advance(4)
+    items = [{"queue": "q", "partition": f"p{number}", "payload": 1} for number in range(100)]
+    assert api.post("/api/v1/push", {"items": items}).status_code == 201
+    broker.clock.advance(2)
+
+    assert ids(api.pop("q", **waits)) == ["a"]
+    assert api.pop("q") == []
 
 
 def test_a_wait_that_finds_nothing_ends_in_time(api: Api) -> None:

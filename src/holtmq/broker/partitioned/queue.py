@@ -32,8 +32,8 @@ from holtmq.broker.partitioned.events import (
     Sought,
     Trimmed,
 )
-from holtmq.broker.partitioned.groups.further import Further
-from holtmq.broker.partitioned.groups.group import Delivery, Group, micros
+from holtmq.broker.partitioned.groups.further import Further, Looks
+from holtmq.broker.partitioned.groups.group import LOOKS, Delivery, Group, micros
 from holtmq.broker.partitioned.groups.partition_leases import PartitionLease
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter, DeadLetterStore
 from holtmq.broker.partitioned.log.dedup import MAX_ENTRIES, DedupIndex, Fingerprinter, fingerprint
@@ -129,11 +129,13 @@ class PartitionedQueue:
         most_partitions: int = 1,
         lease_seconds: float | None = None,
         auto_ack: bool = False,
+        looks: Looks | None = None,
         further: Further | None = None,
     ) -> Claim:
         """Claim the next messages, of one partition or of any. The group must have joined.
 
-        If nothing is claimable or the partition is unknown, the claim is empty.
+        If nothing is claimable or the partition is unknown, the claim is empty. If no ``looks`` are left, it
+        has not looked at all partitions.
         """
         reader = self.groups.get(group)
         if reader is None:
@@ -141,7 +143,9 @@ class PartitionedQueue:
         ttl = lease_seconds or self.config.lease_length
         held_as = "" if auto_ack else lease_id
         if partition is None:
-            deliveries = reader.claim_any(held_as, limit, most_partitions, now, ttl, self.config, further)
+            deliveries = reader.claim_any(
+                held_as, limit, most_partitions, now, ttl, self.config, looks or Looks(LOOKS), further
+            )
         else:
             reader.advance(now)
             index = self.indexes.get(partition)
@@ -317,10 +321,7 @@ class PartitionedQueue:
         self.log.durable_end = event.first_offset + len(indexes)
         touched = (indexes[0],) if indexes.count(indexes[0]) == len(indexes) else set(indexes)
         for group in self.groups.values():
-            if group.lined_up:
-                offer = group.ready.offer
-                for index in touched:
-                    offer(index)
+            group.offer(touched)
         self._woken.update(self.groups)
 
     def _acked(self, event: Acked) -> None:
@@ -400,7 +401,7 @@ class PartitionedQueue:
             self.next_group = max(self.next_group, event.group + 1)
         group.start(event.start_us, event.partition)
         if event.partition in self.indexes:
-            group.offer(self.indexes[event.partition])
+            group.offer((self.indexes[event.partition],))
         self.room = None  # more messages may be unsettled now than were counted
         self._woken.add(group.name)
 
@@ -410,12 +411,12 @@ class PartitionedQueue:
             group.seek_all(event.offset)
         elif self.partitions[event.partition] is not NO_PARTITION:
             group.leases.seek(event.partition, self.partitions[event.partition].position_of(event.offset))
-            group.offer(event.partition)
+            group.offer((event.partition,))
         self.room = None
         self._woken.add(group.name)
 
     def _offer(self, group: Group, partition: int) -> None:
-        group.offer(partition)
+        group.offer((partition,))
         self._woken.add(group.name)
 
     def adopt(self, group: Group) -> None:

@@ -65,7 +65,10 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Popped:
-    """The result of a pop. ``waits``: it wrote records, so the answer must wait for the journal."""
+    """The result of a pop. ``waits``: it wrote records, so the answer must wait for the journal.
+
+    Without runs: of very many partitions or queues it has looked at some; the same pop again looks at others.
+    """
 
     request: PopRequest
     runs: list[Run]
@@ -79,7 +82,7 @@ class Popped:
 class Waiter:
     """A waiting pop. ``deliver`` is called once, or ``give_up`` if the pop fails or the node stops."""
 
-    __slots__ = ("deliver", "done", "give_up", "request")
+    __slots__ = ("deliver", "done", "give_up", "request", "wrote")
 
     def __init__(
         self,
@@ -91,6 +94,7 @@ class Waiter:
         self.deliver = deliver
         self.give_up = give_up or _nothing
         self.done = False
+        self.wrote = False  # records, in an earlier step of its pop
 
     def end(self) -> None:
         """Mark it as served or withdrawn. The callbacks usually refer back to the waiter and to the delivered

@@ -204,12 +204,13 @@ class PartitionedService:
         partitions = 0 if decision.event is None else len(decision.event.new_partitions)
         self.counters.of(name).pushed(requests, items - len(decision.duplicates), partitions)
 
-    def pop(self, request: PopRequest, now: float) -> Popped | None:
+    def pop(self, request: PopRequest, now: float, wrote: bool = False) -> Popped | None:
         """Deliver available messages, under a lease or auto-acked; None when there are none.
 
-        A group's first pop records where it starts, even if it finds nothing.
+        A group's first pop records where it starts, even if it finds nothing. A result without runs says that
+        there are more places to look at: call it again, with what it ``wrote``.
         """
-        return None if self.spool.pops_paused else self._popping.pop(request, now)
+        return None if self.spool.pops_paused else self._popping.pop(request, now, wrote)
 
     def record_deliveries(self) -> None:
         """Record the delivery counts of unsettled messages; called before a clean shutdown."""

@@ -144,7 +144,7 @@ class GroupMember:
         now = queue.now()
         self._claimed += 1
         lease_id = f"{self._name}-{self._claimed}"
-        self._further.looks = _LOOKS
+        self._further.looks.left = _LOOKS
         popped = queue.service.pop(
             PopRequest(
                 lease_id,
@@ -181,8 +181,8 @@ class GroupMember:
                 )
             ]
         size = sum([len(message.body) for message in messages])
-        self.has_unread = self._further.looks <= 0
-        looked_at = _LOOKS - self._further.looks
+        self.has_unread = self._further.looks.left <= 0
+        looked_at = _LOOKS - self._further.looks.left
         self.work = _READ + looked_at // 4 + _CLAIMED * (len(messages) + len(runs)) + size // _BYTES
         return messages
 

@@ -144,9 +144,28 @@ def _lagging_out(
     }
 
 
-async def _require_everywhere(call: Call, action: Action, group: str) -> None:
-    """Raise 403 unless the caller may do this to every queue that the group reads or has a start for."""
+class _Rights:
+    """Whether the caller may do this to queues; each is asked for once."""
+
+    def __init__(self, call: Call, action: Action) -> None:
+        self._call = call
+        self._action = action
+        self._allowed: set[str] = set()
+
+    def require(self, queue: str) -> None:
+        """Raise 403 unless the caller may."""
+        if queue not in self._allowed:
+            self._call.require(self._action, queue)
+            self._allowed.add(queue)
+
+
+async def _rights_everywhere(call: Call, action: Action, group: str) -> _Rights:
+    """Raise 403 unless the caller may do this to every queue that the group reads or has a start for.
+
+    In steps: for queues that join meanwhile it is asked when they are changed.
+    """
     store, stepwise, names = call.service.store, Stepwise(), set[str]()
+    rights = _Rights(call, action)
     for queue in list(store.queues.values()):
         if group in queue.groups:
             names.add(queue.name)
@@ -157,16 +176,20 @@ async def _require_everywhere(call: Call, action: Action, group: str) -> None:
         await stepwise.between()
     async for part in in_order(names):
         for name in part:
-            call.require(action, name)
+            rights.require(name)
             await stepwise.between()
+    return rights
 
 
 async def remove_group(call: Call) -> object:
     group, queue = call.path["group"], call.path.get("queue")
     if queue is None:
-        await _require_everywhere(call, Action.CONFIGURE, group)
+        rights = await _rights_everywhere(call, Action.CONFIGURE, group)
+    else:
+        rights = _Rights(call, Action.CONFIGURE)
     with_records = call.query.flag("deleteMetadata", True)
-    done = await Stepwise().run(delete_group(call.service, group, queue, with_records=with_records))
+    steps = delete_group(call.service, group, queue, with_records=with_records, check=rights.require)
+    done = await Stepwise().run(steps)
     await call.durable()
     answer: dict[str, object] = {
         "success": True,
@@ -185,8 +208,9 @@ async def move_start(call: Call) -> object:
     if not wanted:
         raise Refusal(400, "Missing subscriptionTimestamp in request body")
     at_us = moment_us(wanted, "subscriptionTimestamp")
-    await _require_everywhere(call, Action.READ, call.path["group"])
-    count = await Stepwise().run(move_subscription(call.service, call.path["group"], at_us))
+    rights = await _rights_everywhere(call, Action.READ, call.path["group"])
+    steps = move_subscription(call.service, call.path["group"], at_us, rights.require)
+    count = await Stepwise().run(steps)
     await call.durable()
     return {
         "success": True,

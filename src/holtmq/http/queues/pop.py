@@ -106,16 +106,37 @@ class PopApi:
             asked.start,
             *(() if asked.queue or sender.reads_everything else (sender.name, _filter_of(sender))),
         )
+        self._pop(request, asked, pop_request)
+
+    def _pop(
+        self, request: HttpRequest, asked: Parameters, pop_request: PopRequest, recorded: bool = False
+    ) -> None:
         now = self._clock()
         before = self._journal.end
-        popped = self._service.pop(pop_request, now)
-        recorded = self._journal.end != before  # perhaps the group's start, which must be durable
-        if popped is not None:
+        popped = self._service.pop(pop_request, now, recorded)
+        recorded = recorded or self._journal.end != before  # perhaps the group's start, which must be durable
+        if popped is not None and popped.runs:
             self._deliver(request, asked, popped, durable=popped.waits)
+        elif popped is not None and not self._stopping:
+            self._look_on(request, asked, pop_request, recorded)
         elif asked.wait_seconds > 0 and not self._stopping:
             self._wait(request, asked, pop_request, now, recorded)
         else:
             self._empty(request, asked, durable=recorded)
+
+    def _look_on(
+        self, request: HttpRequest, asked: Parameters, pop_request: PopRequest, recorded: bool
+    ) -> None:
+        """Very many partitions or queues are to be looked at: go on after other work."""
+
+        def look_on() -> None:
+            request.on_lost = None
+            try:
+                self._pop(request, asked, pop_request, recorded)
+            except Exception as error:
+                request.fail(error)
+
+        request.on_lost = asyncio.get_running_loop().call_soon(look_on).cancel
 
     def stop(self) -> None:
         """Answer all waiting pops, and let no pop wait from now on."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 from holtmq.broker.partitioned.commands import admin, retention_pass
-from holtmq.broker.partitioned.groups.subscriptions import StartRequest
+from holtmq.broker.partitioned.groups.subscriptions import Scope, StartRequest
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import PopRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
@@ -47,6 +47,10 @@ def run(steps: Generator[None, None, T]) -> T:
             return result
 
 
+def allow(_queue: str) -> None:
+    """Any queue may be changed."""
+
+
 def joined(service: PartitionedService) -> set[str]:
     return {name for name, queue in service.store.queues.items() if "g" in queue.groups}
 
@@ -55,7 +59,7 @@ def test_a_group_is_deleted_some_queues_at_a_time(
     service: PartitionedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "_QUEUES_AT_ONCE", 2)
-    steps = admin.delete_group(service, "g", None, with_records=True)
+    steps = admin.delete_group(service, "g", None, with_records=True, check=allow)
 
     next(steps)
     assert joined(service) == {"q2", "q3", "q4", "q5"}
@@ -78,7 +82,7 @@ def test_the_start_of_a_group_moves_some_queues_at_a_time(
     for number in range(QUEUES):
         service.push([PushItem(f"q{number}", "other", Body(f"late-{number}", b"1"))], NOW + 10)
     service.journal.flush()
-    steps = admin.move_subscription(service, "g", int((NOW + 60) * 1_000_000))
+    steps = admin.move_subscription(service, "g", int((NOW + 60) * 1_000_000), allow)
 
     next(steps)
     admin.delete_queue(service, "q5")
@@ -86,6 +90,50 @@ def test_the_start_of_a_group_moves_some_queues_at_a_time(
 
     assert moved == QUEUES  # records at the beginning
     assert [pop(service, f"q{number}") for number in range(QUEUES - 1)] == [0] * (QUEUES - 1)
+
+
+def refuse_theirs(queue: str) -> None:
+    if queue == "theirs":
+        raise PermissionError
+
+
+@pytest.mark.parametrize("how", ["delete", "delete without records", "move"])
+@pytest.mark.parametrize("joins", ["at once", "between steps"])
+def test_a_queue_that_a_group_joins_is_not_changed_without_rights(
+    service: PartitionedService, monkeypatch: pytest.MonkeyPatch, how: str, joins: str
+) -> None:
+    monkeypatch.setattr(admin, "_QUEUES_AT_ONCE", 2)
+    service.push([PushItem("theirs", "p", Body("a", b"1"))], NOW)
+    service.journal.flush()
+    steps: Generator[None, None, object]
+    if how == "move":
+        steps = admin.move_subscription(service, "g", int((NOW + 60) * 1_000_000), refuse_theirs)
+    else:
+        steps = admin.delete_group(service, "g", None, with_records=how == "delete", check=refuse_theirs)
+    if joins == "between steps":
+        next(steps)
+    pop(service, "theirs")
+    start = service.store.queues["theirs"].groups["g"].start_us
+
+    with pytest.raises(PermissionError):
+        run(steps)
+
+    assert service.store.queues["theirs"].groups["g"].start_us == start
+    assert service.store.subscriptions.record("g", Scope("theirs")) is not None
+
+
+def test_a_start_on_a_queue_that_is_gone_is_not_forgotten_without_rights(service: PartitionedService) -> None:
+    request = PopRequest("l", "theirs", group="g", start=ALL)
+    assert service.pop(request, NOW) is None  # the queue does not exist yet
+
+    for steps in (
+        admin.delete_group(service, "g", None, with_records=True, check=refuse_theirs),
+        admin.move_subscription(service, "g", 0, refuse_theirs),
+    ):
+        with pytest.raises(PermissionError):
+            run(steps)
+
+    assert service.store.subscriptions.record("g", Scope("theirs")) is not None
 
 
 def test_one_step_of_retention_looks_at_some_queues_and_the_next_one_goes_on(
@@ -142,7 +190,7 @@ def test_the_records_of_a_deleted_queue_are_forgotten_with_those_of_its_partitio
     scopes = [scope for _, scope, _ in service.store.subscriptions.records()]
     assert {scope.queue for scope in scopes} == {"b"}
     assert sorted(scope.partition for scope in scopes) == ["", "not yet there", "p"]
-    for _ in admin.delete_group(service, "g", None, with_records=True):
+    for _ in admin.delete_group(service, "g", None, with_records=True, check=allow):
         pass
     assert list(records.records()) == []
     assert records._partitions == {}

@@ -212,7 +212,9 @@ class History:
 
     def deletes_a_group(self) -> None:
         group, queue = self.dice.choice(GROUPS), self.dice.choice((None, *QUEUES))
-        deque(admin.delete_group(self.service, group, queue, with_records=self.dice.random() < 0.5), maxlen=0)
+        records = self.dice.random() < 0.5
+        steps = admin.delete_group(self.service, group, queue, with_records=records, check=lambda _: None)
+        deque(steps, maxlen=0)
 
     def deletes_a_message(self) -> None:
         for queue in self.some_queue():

@@ -193,7 +193,8 @@ def test_a_pop_over_many_queues_looks_at_those_with_messages(
     for number in range(300):
         configure(service, f"q{number}", "n", None, {}, 0)
     for _ in range(2):  # the first pop joins them, which is an event of its own
-        assert service.pop(PopRequest("first", namespace="n", group="g"), 1) is None
+        while service.pop(PopRequest("first", namespace="n", group="g"), 1) is not None:
+            pass  # it joins them in steps
     looked: list[str] = []
     claim = PartitionedQueue.claim
     monkeypatch.setattr(

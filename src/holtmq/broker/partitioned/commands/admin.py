@@ -4,7 +4,7 @@ Owns: these commands, each as one commit, or in steps if it may concern very man
 messages. Must not touch: wire names, clocks, the hot commands (see service).
 """
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -124,11 +124,17 @@ class GroupDeletion:
 
 
 def delete_group(
-    service: PartitionedService, group: str, queue_name: str | None, *, with_records: bool
+    service: PartitionedService,
+    group: str,
+    queue_name: str | None,
+    *,
+    with_records: bool,
+    check: Callable[[str], None],
 ) -> Generator[None, None, GroupDeletion]:
     """Delete a group's cursors and leases, on one queue or on all; ``with_records``: its starts too.
 
-    In steps, some queues in one record; the starts come last.
+    In steps, some queues in one record; the starts come last. ``check`` raises if a queue must not be
+    changed: the group may join others between the steps.
     """
     store = service.store
     only = store.queues.get(queue_name) if queue_name is not None else None
@@ -138,6 +144,7 @@ def delete_group(
         for queue in some:
             event, members = decide_group_deletion(queue, group)
             if event is not None and store.by_number.get(queue.number) is queue:
+                check(queue.name)
                 changes.append((queue.number, event))
                 done.partitions += members
                 done.queues.append(queue.name)
@@ -146,6 +153,8 @@ def delete_group(
             service.forget_joined()
         yield
     if with_records:
+        if queue_name is None:
+            _check_records(service, group, check)
         store.commit([(NO_QUEUE, forget_subscriptions(group, queue_name or ""))])
     service.forget_joined()
     yield from store.subscriptions.free()
@@ -153,29 +162,36 @@ def delete_group(
 
 
 def move_subscription(
-    service: PartitionedService, group: str, timestamp_us: int
+    service: PartitionedService, group: str, timestamp_us: int, check: Callable[[str], None]
 ) -> Generator[None, None, int]:
     """Change a group's start position in partitions without a cursor; return how many records it has.
 
-    In steps: the records at once, then some queues at a time.
+    In steps: the records at once, then some queues at a time. For ``check`` see ``delete_group``.
     """
     store = service.store
+    _check_records(service, group, check)
     moved, count = decide_move(store.subscriptions, group, timestamp_us)
     store.commit([(NO_QUEUE, moved)])
     yield
     service.forget_joined()
     yield
     for some in _portions(store.queues.values()):
-        changes: list[Change] = [
-            (queue.number, event)
-            for queue in some
-            if store.by_number.get(queue.number) is queue
-            for event in decide_starts(queue, group, timestamp_us)
-        ]
+        changes: list[Change] = []
+        for queue in some:
+            starts = decide_starts(queue, group, timestamp_us)
+            if starts and store.by_number.get(queue.number) is queue:
+                check(queue.name)
+                changes += [(queue.number, event) for event in starts]
         if changes:
             store.commit(changes)
         yield
     return count
+
+
+def _check_records(service: PartitionedService, group: str, check: Callable[[str], None]) -> None:
+    for name in {scope.queue for scope in service.store.subscriptions.scopes(group)}:
+        if name:
+            check(name)
 
 
 def _portions(queues: Iterable[PartitionedQueue]) -> Iterator[list[PartitionedQueue]]:

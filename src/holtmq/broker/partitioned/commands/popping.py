@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from holtmq.broker.partitioned.commands.delivery_marks import DeliveryMarks
 from holtmq.broker.partitioned.counters import QueueCounters
 from holtmq.broker.partitioned.events import NO_QUEUE
-from holtmq.broker.partitioned.groups.group import Delivery, micros
+from holtmq.broker.partitioned.groups.further import Looks
+from holtmq.broker.partitioned.groups.group import LOOKS, Delivery, micros
 from holtmq.broker.partitioned.groups.joining import decide_join, decide_subscription
 from holtmq.broker.partitioned.groups.subscriptions import Scope
 from holtmq.broker.partitioned.queue import PartitionedQueue
@@ -23,6 +24,8 @@ from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
 from holtmq.broker.partitioned.waiting.wide_pops import WideLines, matches
 
 _FEW_HOMES: Final = 4_096
+_QUEUE_LOOKS: Final = 4  # a queue takes as long as so many partitions
+_JOIN_LOOKS: Final = 20  # the record of where a group starts
 _JOINED_MAX: Final = 100_000  # 180 bytes each; needs a bound because pops may name any partition
 
 
@@ -50,33 +53,37 @@ class Popping:
         self.most_bytes = 12 << 20
         self._joined: set[tuple[int, str, str]] = set()  # pops that need no join any more
 
-    def pop(self, request: PopRequest, now: float) -> Popped | None:
+    def pop(self, request: PopRequest, now: float, wrote: bool = False) -> Popped | None:
         """Deliver available messages, under a lease or auto-acked; None when there are none.
 
         A group's first pop records where it starts, even if it finds nothing. While the journal is stalled,
         nothing is delivered: an ack could not be stored.
+
+        Of very many partitions or queues a pop looks at some. If these have nothing, its result has no runs,
+        and the same pop again looks at others. ``wrote``: the one before wrote records.
         """
         if self._store.journal.failed is not None:
             raise self._store.journal.failed
         if self._store.journal.stalled:
             return None
+        looks = Looks(LOOKS) if request.further is None else request.further.looks
         if request.queue:
             queue = self._store.queues.get(request.queue)
-            wrote = self._join(request, queue, Scope(request.queue, request.partition), now)
+            wrote = self._join(request, queue, Scope(request.queue, request.partition), now) or wrote
             if queue is None or queue.paused is not None:
                 return None
             most_bytes = min(request.most_bytes, self.most_bytes)
-            runs = self._claim(queue, request, request.limit, request.most_partitions, most_bytes, now)
+            runs = self._claim(queue, request, request.limit, request.most_partitions, most_bytes, looks, now)
         else:
-            wrote, runs = self._pop_many(request, now)
-        if not runs:
-            return None
-        self._count(runs, now)
-        return Popped(request, runs, wrote or request.auto_ack)
+            wrote, runs = self._pop_many(request, looks, now, wrote)
+        if runs:
+            self._count(runs, now)
+            return Popped(request, runs, wrote or request.auto_ack)
+        return Popped(request, runs, wrote) if looks.left <= 0 else None
 
-    def _pop_many(self, request: PopRequest, now: float) -> tuple[bool, list[Run]]:
+    def _pop_many(self, request: PopRequest, looks: Looks, now: float, wrote: bool) -> tuple[bool, list[Run]]:
         scope = Scope("", "", request.namespace, request.task)
-        wrote = self._join(request, None, scope, now)
+        wrote = self._join(request, None, scope, now) or wrote
         runs: list[Run] = []
         limit, most = request.limit, request.most_partitions
         left = min(request.most_bytes, self.most_bytes)
@@ -86,15 +93,21 @@ class Popping:
             if may_read is not None and not may_read(queue.name):
                 line.offer(queue)  # another reader may have access
                 continue
+            if looks.left <= 0:
+                line.offer(queue)
+                break
+            looks.left -= _QUEUE_LOOKS
             try:
-                wrote = self._join(request, queue, scope, now) or wrote
+                if self._join(request, queue, scope, now):
+                    wrote = True
+                    looks.left -= _JOIN_LOOKS
                 if queue.paused is not None:
                     continue  # the event of its end puts the queue back in line
-                found = self._claim(queue, request, limit, most, left, now)
+                found = self._claim(queue, request, limit, most, left, looks, now)
             except BaseException:
                 line.offer(queue)  # nothing was delivered
                 raise
-            if not found:
+            if not found and looks.left > 0:
                 line.empty(queue)
                 continue
             line.offer(queue)
@@ -149,16 +162,30 @@ class Popping:
         self._wide.clear()
 
     def _claim(
-        self, queue: PartitionedQueue, request: PopRequest, limit: int, most: int, left: int, now: float
+        self,
+        queue: PartitionedQueue,
+        request: PopRequest,
+        limit: int,
+        most: int,
+        left: int,
+        looks: Looks,
+        now: float,
     ) -> list[Run]:
         while True:
             try:
-                return self._claim_once(queue, request, limit, most, left, now)
+                return self._claim_once(queue, request, limit, most, left, looks, now)
             except MessagesSetAside:
                 continue  # the store has removed the unreadable messages; claim the rest
 
     def _claim_once(
-        self, queue: PartitionedQueue, request: PopRequest, limit: int, most: int, left: int, now: float
+        self,
+        queue: PartitionedQueue,
+        request: PopRequest,
+        limit: int,
+        most: int,
+        left: int,
+        looks: Looks,
+        now: float,
     ) -> list[Run]:
         claim = queue.claim(
             request.group,
@@ -169,6 +196,7 @@ class Popping:
             most_partitions=most,
             lease_seconds=request.lease_seconds,
             auto_ack=request.auto_ack,
+            looks=looks,
             further=request.further,
         )
         if not claim.deliveries:

@@ -6,6 +6,15 @@ Owns: which partitions may have some. Must not touch: leases, cursors.
 from collections import deque
 
 
+class Looks:
+    """At how many partitions a claim may still look, most of which may have nothing."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
 class Further:
     """A FIFO line of partitions, each once. A partition may turn out to have nothing."""
 
@@ -14,7 +23,7 @@ class Further:
     def __init__(self) -> None:
         self._line: deque[int] = deque()
         self._noted: set[int] = set()
-        self.looks = 0  # at so many partitions a claim may still look, ready ones included
+        self.looks = Looks(0)  # of the claim that takes them
 
     def note(self, partition: int) -> None:
         """The partition may have more messages."""

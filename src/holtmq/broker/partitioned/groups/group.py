@@ -8,14 +8,14 @@ decided elsewhere and applied here), clocks.
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from holtmq.broker.partitioned.groups.acknowledgment import Answers
-from holtmq.broker.partitioned.groups.further import Further
+from holtmq.broker.partitioned.groups.further import Further, Looks
 from holtmq.broker.partitioned.groups.partition_leases import (
     UNSET,
     PartitionLease,
@@ -27,6 +27,7 @@ from holtmq.broker.partitioned.queue_config import US, QueueConfig
 from holtmq.broker.partitioned.waiting.ready_partitions import ReadyPartitions
 
 QUEUE_MODE: Final = "__QUEUE_MODE__"  # the group of consumers that name none
+LOOKS: Final = 2_000  # partitions at which a pop looks at once: 4 ms if they wait for the end of a window
 _DEADLINES_AT_ONCE: Final = 5_000
 RELEASES_MAX: Final = 4096  # answers kept for clients that repeat the ack that released their lease
 
@@ -211,22 +212,24 @@ class Group:
         now: float,
         ttl: float,
         config: QueueConfig,
+        looks: Looks,
         further: Further | None = None,
     ) -> list[Delivery]:
         """Claim up to ``most`` partitions and ``limit`` messages in total, in the order of the line.
 
         With ``further``, if the line is empty: more messages of the partitions that it has leased already.
-        Such a claim looks at ``further.looks`` partitions.
+        If no ``looks`` are left, there may be messages in partitions that it has not looked at.
         """
         self.advance(now)
         if not self.lined_up:
             self.line_up()
         deliveries: list[Delivery] = []
-        while limit > 0 and len(deliveries) < most:
+        while limit > 0 and len(deliveries) < most and looks.left > 0:
             partition = self.ready.take()
             if partition is not None:
                 delivery = self.claim(partition, lease_id, limit, now, ttl, config, further)
-            elif self.advance(now):  # of very many leases that have expired, the next ones
+            elif passed := self.advance(now):  # of very many leases that have expired, the next ones
+                looks.left -= passed
                 continue
             elif further is not None and (partition := further.take()) is not None:
                 delivery = self._claim_more(partition, limit, now, config, further)
@@ -235,10 +238,7 @@ class Group:
             if delivery is not None:
                 deliveries.append(delivery)
                 limit -= len(delivery.offsets)
-            if further is not None:
-                further.looks -= 1
-                if further.looks <= 0:
-                    break
+            looks.left -= 1
         if further is not None:  # not before: a claim has each partition once
             for delivery in deliveries:
                 if delivery.end < self._partitions[delivery.partition].end:
@@ -250,10 +250,7 @@ class Group:
 
         Its first and last position hold messages; some in between may have been deleted.
         """
-        lease = self.leases.lease(partition, now)
-        if lease is not None:
-            if lease.further is not None:
-                lease.further.note(partition)
+        if self.leases.lease(partition, now) is not None:
             return None
         first = self.cursor(partition)
         return None if first is None else self._visible_from(first, partition, now, config)
@@ -310,8 +307,14 @@ class Group:
     def line_up(self) -> None:
         """Rebuild the line: once per group and restart, and when the rules change."""
         self.lined_up = True
-        deadlines = {lease.partition: lease.expires_at for lease in self.leases.live(float("-inf"))}
-        self.ready.rebuild(self._unread(), deadlines)
+        unread = self._unread()
+        held = {lease.partition: lease for lease in self.leases.live(float("-inf"))}
+        if held:
+            for partition in unread:
+                if (lease := held.get(partition)) is not None and lease.further is not None:
+                    lease.further.note(partition)
+            unread = [partition for partition in unread if partition not in held]
+        self.ready.rebuild(unread, {partition: lease.expires_at for partition, lease in held.items()})
 
     def _unread(self) -> list[int]:
         """The partitions with messages behind the cursor; there may be 100,000."""
@@ -335,10 +338,18 @@ class Group:
             found += [index for index in range(len(own), len(partitions)) if partitions[index].offsets]
         return found
 
-    def offer(self, partition: int) -> None:
-        """The partition may have become claimable."""
-        if self.lined_up:
-            self.ready.offer(partition)
+    def offer(self, partitions: Iterable[int]) -> None:
+        """These partitions may have become claimable. One that is leased joins the line when that ends; its
+        holder may get further messages."""
+        if not self.lined_up:
+            return
+        offer, held = self.ready.offer, self.leases.held
+        for partition in partitions:
+            lease = held(partition)
+            if lease is None:
+                offer(partition)
+            elif lease.further is not None:
+                lease.further.note(partition)
 
     def record(self, lease: RecordedLease) -> None:
         """Note that a lease is in the journal; while that is read after a restart, the lease begins here."""
@@ -354,9 +365,9 @@ class Group:
             leases.restore(lease, first, end)
             self.ready.wake_at(lease.partition, lease.expires_us / US)
 
-    def advance(self, now: float) -> bool:
+    def advance(self, now: float) -> int:
         """Process deadlines that have passed, of very many some: expired leases end, delays and windows
-        elapse. False when there was none."""
+        elapse. Returns how many."""
         passed = self.ready.due(now, _DEADLINES_AT_ONCE)
         for partition in passed:
             lease = self.leases.lease(partition, now)
@@ -366,8 +377,8 @@ class Group:
                     lease.further.note(partition)
                 continue
             self.leases.end(partition)
-            self.offer(partition)
-        return bool(passed)
+            self.offer((partition,))
+        return len(passed)
 
     def remember_release(self, lease_id: str, partition: int, answers: Answers) -> None:
         self._releases[lease_id, partition] = answers

@@ -16,6 +16,7 @@ from holtmq.broker.partitioned.waiting.wide_pops import WideLines, matches
 from holtmq.journal.interface import JournalFailed
 
 TRIES_AT_ONCE: Final = 300  # pops for waiters in one turn: about 13 ms
+_LONG_TRY: Final = 100  # a pop that looks at very many partitions or queues takes as long as so many
 _ANY = ""
 _Line = OrderedDict[Waiter, None]  # in order of arrival; removal takes constant time
 _Key = tuple[str, str, str]  # queue, group, partition (blank: any)
@@ -29,7 +30,7 @@ class WaitingLine:
         self,
         queues: Mapping[str, PartitionedQueue],
         wide: WideLines,
-        pop: Callable[[PopRequest, float], Popped | None],
+        pop: Callable[[PopRequest, float, bool], Popped | None],
     ) -> None:
         self._queues = queues
         self._wide_lines = wide
@@ -250,31 +251,34 @@ class WaitingLine:
     def serve(self, now: float) -> None:
         """Serve the woken waiters, in order of arrival; of very many only some, the next turn goes on."""
         tries = TRIES_AT_ONCE
-        while tries and (self._dirty or self._dirty_wide):
+        while tries > 0 and (self._dirty or self._dirty_wide):
             narrow, wide = deque(self._dirty), deque(self._dirty_wide)
             self._dirty.clear()
             self._dirty_wide.clear()
             try:
-                while narrow and tries:
+                while narrow and tries > 0:
                     key = narrow.popleft()
                     if line := self._lines.get(key):
                         tries = self._serve_line(line, now, tries)
-                        if not tries:
+                        if tries == 0:
                             narrow.appendleft(key)
-                while wide and tries:
+                while wide and tries > 0:
                     wide_key = wide.popleft()
                     if line := self._wide.get(wide_key):
                         tries = self._serve_wide(wide_key, line, now, tries)
-                        if not tries:
+                        if tries == 0:
                             wide.appendleft(wide_key)
             finally:
                 if narrow or wide:  # also after an error: one queue must not block the others
-                    self._dirty.update(dict.fromkeys(narrow))
-                    self._dirty_wide.update(dict.fromkeys(wide))
+                    self._dirty = dict.fromkeys(narrow) | self._dirty
+                    self._dirty_wide = dict.fromkeys(wide) | self._dirty_wide
                     self.on_dirty()
 
     def _serve_line(self, line: _Line, now: float, tries: int) -> int:
-        """Serve at most so many; return how many tries are left, 0 if some may still wait for their turn."""
+        """Serve at most so many; return how many tries are left, 0 if some may still wait for their turn.
+
+        It is negative if the line is to wait behind others: its first pop has more places to look at.
+        """
         while line and tries:
             tries -= 1
             waiter = next(iter(line))
@@ -286,6 +290,10 @@ class WaitingLine:
                 if queue is not None:
                     self.plan(queue, waiter.request.group)
                 return tries
+            if not popped.runs:
+                waiter.wrote = popped.waits
+                self._mark(waiter.request.queue, waiter.request.group, set())
+                return tries - _LONG_TRY or -1
             del line[waiter]
             self._left(waiter.request)
             _deliver(waiter, popped)
@@ -301,6 +309,10 @@ class WaitingLine:
             if popped is None:
                 self._plan_wide(key)
                 return tries
+            if not popped.runs:
+                waiter.wrote = popped.waits
+                self._mark_wide(key)
+                return tries - _LONG_TRY or -1
             del line[waiter]
             if not line:
                 del self._wide[key]
@@ -310,7 +322,7 @@ class WaitingLine:
     def _try(self, waiter: Waiter, now: float) -> Popped | None:
         """Pop for a waiter; if that fails, the waiter gives up and does not block the others."""
         try:
-            return self._pop(waiter.request, now)
+            return self._pop(waiter.request, now, waiter.wrote)
         except JournalFailed:  # an auto-ack must be written
             self._give_up(waiter)
             return None

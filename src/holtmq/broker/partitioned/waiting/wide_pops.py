@@ -7,9 +7,12 @@ claims, clocks.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.waiting.ready_partitions import ReadyPartitions
+
+_DEADLINES_AT_ONCE: Final = 2_000
 
 _Scope = tuple[str, str]  # namespace, task; blank: any
 
@@ -41,22 +44,28 @@ class WideLine:
         level.offer(queue.number)
 
     def take(self, now: float) -> Iterator[PartitionedQueue]:
-        """The queues in line, each once. The caller must ``offer`` each again or report it ``empty``."""
-        for number in self._later.due(now):
-            due = self._queues.get(number)
-            if due is not None:
-                self.offer(due)
-        for order in sorted(self._levels):
-            level = self._levels[order]
-            for _ in range(len(level)):
-                first = level.take()
-                queue = self._queues.get(first) if first is not None else None
-                if queue is None or not matches(self._namespace, self._task, queue):
-                    continue  # deleted, or moved to another namespace or task
-                if queue.config.priority_order == order:
-                    yield queue
-                else:
-                    self.offer(queue)
+        """The queues in line. The caller must ``offer`` each again or report it ``empty``."""
+        has_more = True
+        while has_more:
+            passed = self._later.due(now, _DEADLINES_AT_ONCE)
+            has_more = len(passed) == _DEADLINES_AT_ONCE
+            for number in passed:
+                due = self._queues.get(number)
+                if due is not None:
+                    self.offer(due)
+            for order in sorted(self._levels):
+                yield from self._take_level(order, self._levels[order])
+
+    def _take_level(self, order: int, level: ReadyPartitions) -> Iterator[PartitionedQueue]:
+        for _ in range(len(level)):
+            first = level.take()
+            queue = self._queues.get(first) if first is not None else None
+            if queue is None or not matches(self._namespace, self._task, queue):
+                continue  # deleted, or moved to another namespace or task
+            if queue.config.priority_order == order:
+                yield queue
+            else:
+                self.offer(queue)
 
     def empty(self, queue: PartitionedQueue) -> None:
         """Nothing is claimable until the next event, or until a lease, delay or window ends."""
