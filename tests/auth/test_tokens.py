@@ -37,7 +37,7 @@ def token(
 
 
 def hs256(**settings: object) -> TokenVerifier:
-    return TokenVerifier(Auth(jwt_secret=Secret(SECRET), **settings))  # type: ignore[arg-type]
+    return TokenVerifier(Auth(**{"jwt_secret": Secret(SECRET), **settings}))  # type: ignore[arg-type]
 
 
 def refusal(verifier: TokenVerifier, authorization: str | None, now: float = NOW) -> str:
@@ -173,6 +173,21 @@ def test_a_time_may_be_far_away_but_not_beyond_numbers(claim: str, moment: int, 
         assert hs256().verify(signed, NOW).role is Role.ADMIN
     else:
         assert refusal(hs256(), signed) == text
+
+
+@pytest.mark.parametrize("end", ["2e12", "1e306", "1.7e308", "1" + "0" * 308, "253402300800"])
+def test_an_end_after_the_year_9999_is_none(end: str) -> None:
+    """A timer for 1e306 could not be set: the AMQP client was never answered."""
+    signed = jwt.PyJWS().encode(b'{"role": "admin", "exp": %s}' % end.encode(), SECRET, "HS256")
+
+    assert hs256().verify(signed, NOW).expires_at is None
+    assert refusal(hs256(jwt_require_exp=True), signed) == "Token has no expiry (exp)"
+
+
+@pytest.mark.parametrize("secret", [pem(RSA_KEY), "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABAQC"])
+def test_a_public_key_as_the_shared_secret_is_refused_at_start(secret: str) -> None:
+    with pytest.raises(BadKey, match=r"auth\.jwt_secret"):
+        hs256(jwt_secret=Secret(secret))
 
 
 @pytest.mark.parametrize("algorithm", [["HS256"], {"HS256": 1}, None, 1, True])

@@ -45,6 +45,14 @@ def read_public_key(pem: str) -> PublicKey:
     return key
 
 
+def check_secret(secret: str) -> None:
+    """Raise BadKey for a shared secret that PyJWT would refuse with each token."""
+    try:
+        jwt.get_algorithm_by_name("HS256").prepare_key(secret)
+    except jwt.InvalidKeyError:
+        raise BadKey("auth.jwt_secret is a public key or a certificate, which everybody may know") from None
+
+
 def algorithm_of(key: PublicKey) -> str:
     """The only algorithm a key is used with, whatever a token's header says; empty: none."""
     if isinstance(key, EllipticCurvePublicKey):
