@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from array import array
 from collections.abc import Callable
@@ -99,16 +100,20 @@ def test_a_copy_of_a_segment_under_another_name_costs_no_record(place: int, besi
     assert f"{copy} does not belong here" in "".join(said)
 
 
+@pytest.mark.parametrize(
+    ("make", "said"), [(Path.mkdir, "Is a directory"), (os.mkfifo, "it is not a regular file")]
+)
 @pytest.mark.parametrize("name", ["epoch", "manifest", "0000000000000000.seg"])
 def test_a_name_that_cannot_be_opened_is_the_verdict_of_the_check_and_nothing_is_given_up(
-    name: str, tmp_path: Path
+    name: str, make: Callable[[Path], None], said: str, tmp_path: Path
 ) -> None:
+    """A pipe was waited for, for ever; a folder was refused without its name."""
     journal, recovery = open_journal(tmp_path)
     recovery.drain()
     journal.append(19, b"x")
     journal.close()
     (tmp_path / name).unlink()
-    (tmp_path / name).mkdir()
+    make(tmp_path / name)
     before = sorted(path.name for path in tmp_path.iterdir())
 
     checked = CliRunner().invoke(main, ["journal", "check", str(tmp_path)])
@@ -116,7 +121,7 @@ def test_a_name_that_cannot_be_opened_is_the_verdict_of_the_check_and_nothing_is
 
     assert checked.exit_code == repaired.exit_code == 1
     for text in (checked.stdout, repaired.stderr):
-        assert "Is a directory" in text
+        assert f"{said}: '{tmp_path / name}'" in text
         assert "or restore it from a backup" in text
     assert "does not start" in checked.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == before
