@@ -100,6 +100,44 @@ def test_a_copy_of_a_segment_under_another_name_costs_no_record(place: int, besi
     assert f"{copy} does not belong here" in "".join(said)
 
 
+def _bases_that_are_in_no_log(disk: FakeDisk) -> dict[str, int]:
+    first = base_of(segments(disk)[0])
+    last = base_of(segments(disk)[-1])
+    assert first is not None
+    assert last is not None
+    return {
+        "inside a closed segment": first + 200,
+        "inside the open segment": last + 100,
+        "far behind the log": (1 << 48) - 1,
+        "beyond what a file can hold": (1 << 64) - 1,
+    }
+
+
+@pytest.mark.parametrize("content", [b"", bytes(5_000), b"garbage" * 700], ids=["empty", "zeros", "garbage"])
+@pytest.mark.parametrize("where", _bases_that_are_in_no_log(filled(1, b"m")))
+@pytest.mark.parametrize("manifest", [True, False])
+def test_a_file_without_header_where_the_log_has_no_place_costs_no_record(
+    manifest: bool, where: str, content: bytes
+) -> None:
+    disk = filled(1, b"m")
+    name = segment_name(_bases_that_are_in_no_log(disk)[where])
+    disk.replace(name, content)
+    if not manifest:
+        disk.remove("manifest")
+    with pytest.raises(JournalCorrupt, match=name):
+        opened(disk)
+
+    plan = plan_repair(disk)
+    said = describe(plan)
+    apply_repair(disk, plan)
+    _, records = opened(disk)
+
+    assert len(records) == 60
+    assert not any(line.startswith("Give up") for line in said)
+    assert f"{name} does not belong here: the log has no place for it" in "".join(said)
+    assert f"{name}.removed" in disk.list()
+
+
 @pytest.mark.parametrize(
     ("make", "said"), [(Path.mkdir, "Is a directory"), (os.mkfifo, "it is not a regular file")]
 )
