@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+from http.client import BadStatusLine, IncompleteRead
 from typing import Final
 
 import jwt
@@ -290,11 +291,16 @@ class Issuer:
         self.fetches = 0
         self.document: bytes | None = None
         self.broken = False
+        self.trouble: Exception | bytes | None = None
 
     def fetch(self, url: str) -> bytes:
         self.fetches += 1
         if self.broken:
             raise OSError("unreachable")
+        if isinstance(self.trouble, Exception):
+            raise self.trouble
+        if self.trouble is not None:
+            return self.trouble
         return self.document if self.document is not None else json.dumps({"keys": self.jwks()}).encode()
 
     def jwks(self) -> list[dict[str, object]]:
@@ -384,6 +390,34 @@ async def test_an_issuer_in_trouble_leaves_the_keys_in_use(document: bytes) -> N
     assert (await verifier.authenticate(signed, NOW + 8000)).role is Role.ADMIN
 
     assert issuer.fetches == 3
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        BadStatusLine("no HTTP"),
+        IncompleteRead(b"cut off"),
+        b"[" * 100_000,
+        b'{"keys": [{"kty": "RSA", "alg": "none"}]}',
+    ],
+    ids=["no HTTP", "cut off", "nested deeply", "no algorithm"],
+)
+async def test_an_answer_that_cannot_be_read_leaves_the_keys_in_use(trouble: Exception | bytes) -> None:
+    """Each token was an internal error, and an AMQP client was never answered."""
+    issuer = Issuer(a=RSA_KEY)
+    verifier = issuer.verifier()
+    signed = token(RSA_KEY, "RS256", "a")
+    await verifier.authenticate(signed, NOW)
+
+    issuer.trouble = trouble
+
+    assert (await verifier.authenticate(signed, NOW + 4000)).role is Role.ADMIN
+    assert await refused(verifier, token(ED_KEY, "EdDSA", "b"), NOW + 8000) == "Unknown token key"
+
+
+def test_an_address_of_keys_that_is_none_is_refused_at_start() -> None:
+    with pytest.raises(BadKey, match=r"auth\.jwt_jwks_url is no address"):
+        TokenVerifier(Auth(jwt_jwks_url="http://[::1/keys"))
 
 
 async def test_keys_for_other_purposes_or_of_other_kinds_are_passed_over() -> None:
