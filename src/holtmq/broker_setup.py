@@ -24,6 +24,7 @@ from holtmq.broker.work.paging import Spill
 from holtmq.config import Config, SyncMode
 from holtmq.http.operator.system import total_memory
 from holtmq.journal import Journal, JournalOptions
+from holtmq.start_checks import CannotStart
 
 if TYPE_CHECKING:
     from holtmq.auth.tokens import TokenVerifier
@@ -62,12 +63,19 @@ def make_partitioned(journal: Journal, config: Config) -> PartitionedService:
 
 
 def token_verifier(config: Config) -> "TokenVerifier | None":
-    """Checks bearer tokens; None if they are not enabled: its libraries are slow to load."""
+    """Checks bearer tokens; None if they are not enabled: its libraries are slow to load.
+
+    Raises CannotStart for a key that cannot be used.
+    """
     if not config.auth.jwt_enabled:
         return None
+    from holtmq.auth.token_keys import BadKey
     from holtmq.auth.tokens import TokenVerifier
 
-    return TokenVerifier(config.auth)
+    try:
+        return TokenVerifier(config.auth)
+    except BadKey as error:
+        raise CannotStart(str(error)) from None
 
 
 def amqp_settings(config: Config) -> Settings:

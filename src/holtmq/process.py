@@ -39,7 +39,10 @@ def serve(config: Config) -> int:
 
 
 async def _serve(config: Config, freed: FreedMemory) -> int:
-    node = Node(config, freed=freed)
+    try:
+        node = Node(config, freed=freed)
+    except CannotStart as error:
+        return _cannot_start(error)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -56,12 +59,16 @@ async def _serve(config: Config, freed: FreedMemory) -> int:
         log.info("stopped", extra={})
         return 0
     except (JournalError, OSError, CannotStart) as error:  # also a TLS certificate that cannot be read
-        log.error("cannot start", extra={"reason": str(error)})
         stopped.cancel()
-        return 1
+        return _cannot_start(error)
     ended = asyncio.create_task(node.ended.wait(), name="ended")
     await asyncio.wait((stopped, ended), return_when=asyncio.FIRST_COMPLETED)
     ended.cancel()
     stopped.cancel()
     await node.stop()
     return 1 if node.journal.failed else 0
+
+
+def _cannot_start(error: Exception) -> int:
+    log.error("cannot start", extra={"reason": str(error)})
+    return 1

@@ -60,6 +60,14 @@ def _warn_of_patterns(broker: Broker) -> None:
         for action in Action
         if (pattern := grant.permissions.pattern(action))
     ]
+    stored += [
+        (
+            f"topic permission of '{topic.user}' for exchange '{topic.exchange}' in vhost '{topic.vhost}'",
+            topic.expanded(pattern),
+        )
+        for topic in broker.topic_permissions.all()
+        for pattern in (topic.write, topic.read)
+    ]
     for where, pattern in stored:
         if not is_usable(pattern):
             log.warning("pattern matches nothing", extra={"where": where, "pattern": pattern})

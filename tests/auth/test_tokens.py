@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+from http.client import BadStatusLine, IncompleteRead
 from typing import Final
 
 import jwt
@@ -37,7 +38,7 @@ def token(
 
 
 def hs256(**settings: object) -> TokenVerifier:
-    return TokenVerifier(Auth(jwt_secret=Secret(SECRET), **settings))  # type: ignore[arg-type]
+    return TokenVerifier(Auth(**{"jwt_secret": Secret(SECRET), **settings}))  # type: ignore[arg-type]
 
 
 def refusal(verifier: TokenVerifier, authorization: str | None, now: float = NOW) -> str:
@@ -175,6 +176,21 @@ def test_a_time_may_be_far_away_but_not_beyond_numbers(claim: str, moment: int, 
         assert refusal(hs256(), signed) == text
 
 
+@pytest.mark.parametrize("end", ["2e12", "1e306", "1.7e308", "1" + "0" * 308, "253402300800"])
+def test_an_end_after_the_year_9999_is_none(end: str) -> None:
+    """A timer for 1e306 could not be set: the AMQP client was never answered."""
+    signed = jwt.PyJWS().encode(b'{"role": "admin", "exp": %s}' % end.encode(), SECRET, "HS256")
+
+    assert hs256().verify(signed, NOW).expires_at is None
+    assert refusal(hs256(jwt_require_exp=True), signed) == "Token has no expiry (exp)"
+
+
+@pytest.mark.parametrize("secret", [pem(RSA_KEY), "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABAQC"])
+def test_a_public_key_as_the_shared_secret_is_refused_at_start(secret: str) -> None:
+    with pytest.raises(BadKey, match=r"auth\.jwt_secret"):
+        hs256(jwt_secret=Secret(secret))
+
+
 @pytest.mark.parametrize("algorithm", [["HS256"], {"HS256": 1}, None, 1, True])
 def test_an_algorithm_that_is_no_text_is_refused(algorithm: object) -> None:
     """One request without a login was answered with 500, over AMQP with nothing at all."""
@@ -275,11 +291,16 @@ class Issuer:
         self.fetches = 0
         self.document: bytes | None = None
         self.broken = False
+        self.trouble: Exception | bytes | None = None
 
     def fetch(self, url: str) -> bytes:
         self.fetches += 1
         if self.broken:
             raise OSError("unreachable")
+        if isinstance(self.trouble, Exception):
+            raise self.trouble
+        if self.trouble is not None:
+            return self.trouble
         return self.document if self.document is not None else json.dumps({"keys": self.jwks()}).encode()
 
     def jwks(self) -> list[dict[str, object]]:
@@ -369,6 +390,34 @@ async def test_an_issuer_in_trouble_leaves_the_keys_in_use(document: bytes) -> N
     assert (await verifier.authenticate(signed, NOW + 8000)).role is Role.ADMIN
 
     assert issuer.fetches == 3
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        BadStatusLine("no HTTP"),
+        IncompleteRead(b"cut off"),
+        b"[" * 100_000,
+        b'{"keys": [{"kty": "RSA", "alg": "none"}]}',
+    ],
+    ids=["no HTTP", "cut off", "nested deeply", "no algorithm"],
+)
+async def test_an_answer_that_cannot_be_read_leaves_the_keys_in_use(trouble: Exception | bytes) -> None:
+    """Each token was an internal error, and an AMQP client was never answered."""
+    issuer = Issuer(a=RSA_KEY)
+    verifier = issuer.verifier()
+    signed = token(RSA_KEY, "RS256", "a")
+    await verifier.authenticate(signed, NOW)
+
+    issuer.trouble = trouble
+
+    assert (await verifier.authenticate(signed, NOW + 4000)).role is Role.ADMIN
+    assert await refused(verifier, token(ED_KEY, "EdDSA", "b"), NOW + 8000) == "Unknown token key"
+
+
+def test_an_address_of_keys_that_is_none_is_refused_at_start() -> None:
+    with pytest.raises(BadKey, match=r"auth\.jwt_jwks_url is no address"):
+        TokenVerifier(Auth(jwt_jwks_url="http://[::1/keys"))
 
 
 async def test_keys_for_other_purposes_or_of_other_kinds_are_passed_over() -> None:

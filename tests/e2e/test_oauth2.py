@@ -24,6 +24,7 @@ from holtmq.amqp.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
+from holtmq.auth.tokens import TokenVerifier
 from holtmq.config import Auth, Config, JwtAlgorithm, Limits
 from holtmq.testing import TestBroker, VirtualClock
 
@@ -250,6 +251,19 @@ def test_a_new_token_that_is_refused_ends_the_connection(
         close = peer.expect_close()
 
         assert (close.reply_code, "New secret was refused" in close.reply_text) == (530, True)
+
+
+def test_a_new_token_that_cannot_be_checked_ends_the_connection(
+    timed_broker: TestBroker, sign: Sign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    with opened(timed_broker, sign()) as peer:
+        monkeypatch.setattr(TokenVerifier, "authenticate", fail)
+        peer.send(0, ConnectionUpdateSecret(sign().encode(), "renewed"))
+
+        assert peer.read_frame() is None
 
 
 def test_update_secret_of_a_client_with_a_password_changes_nothing(timed_broker: TestBroker) -> None:

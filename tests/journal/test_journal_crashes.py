@@ -193,3 +193,20 @@ CrashMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_c
 @pytest.mark.model
 class TestAnyCrashLeavesAQueueThatOnceWas(CrashMachine.TestCase):  # type: ignore[misc, valid-type]
     pass
+
+
+@pytest.mark.parametrize(("moved", "warned"), [(-3600.0, True), (-1.0, False), (0.0, False), (3600.0, False)])
+def test_a_clock_that_was_set_back_is_said_at_the_start(
+    moved: float, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FakeDisk()
+    journal, recovery = open_journal("", OPTIONS, disk=disk, clock=lambda: 1_800_000_000.0)
+    recovery.drain()
+    journal.append(20, b"x")
+    journal.flush()
+    disk.crash(Keep.EVERYTHING)
+
+    _, recovery = open_journal("", OPTIONS, disk=disk, clock=lambda: 1_800_000_000.0 + moved)
+    recovery.drain()
+
+    assert ("the clock was set back" in caplog.text) is warned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from array import array
 from collections.abc import Callable
@@ -99,16 +100,58 @@ def test_a_copy_of_a_segment_under_another_name_costs_no_record(place: int, besi
     assert f"{copy} does not belong here" in "".join(said)
 
 
+def _bases_that_are_in_no_log(disk: FakeDisk) -> dict[str, int]:
+    first = base_of(segments(disk)[0])
+    last = base_of(segments(disk)[-1])
+    assert first is not None
+    assert last is not None
+    return {
+        "inside a closed segment": first + 200,
+        "inside the open segment": last + 100,
+        "far behind the log": (1 << 48) - 1,
+        "beyond what a file can hold": (1 << 64) - 1,
+    }
+
+
+@pytest.mark.parametrize("content", [b"", bytes(5_000), b"garbage" * 700], ids=["empty", "zeros", "garbage"])
+@pytest.mark.parametrize("where", _bases_that_are_in_no_log(filled(1, b"m")))
+@pytest.mark.parametrize("manifest", [True, False])
+def test_a_file_without_header_where_the_log_has_no_place_costs_no_record(
+    manifest: bool, where: str, content: bytes
+) -> None:
+    disk = filled(1, b"m")
+    name = segment_name(_bases_that_are_in_no_log(disk)[where])
+    disk.replace(name, content)
+    if not manifest:
+        disk.remove("manifest")
+    with pytest.raises(JournalCorrupt, match=name):
+        opened(disk)
+
+    plan = plan_repair(disk)
+    said = describe(plan)
+    apply_repair(disk, plan)
+    _, records = opened(disk)
+
+    assert len(records) == 60
+    assert not any(line.startswith("Give up") for line in said)
+    assert f"{name} does not belong here: the log has no place for it" in "".join(said)
+    assert f"{name}.removed" in disk.list()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"), [(Path.mkdir, "Is a directory"), (os.mkfifo, "it is not a regular file")]
+)
 @pytest.mark.parametrize("name", ["epoch", "manifest", "0000000000000000.seg"])
 def test_a_name_that_cannot_be_opened_is_the_verdict_of_the_check_and_nothing_is_given_up(
-    name: str, tmp_path: Path
+    name: str, make: Callable[[Path], None], said: str, tmp_path: Path
 ) -> None:
+    """A pipe was waited for, for ever; a folder was refused without its name."""
     journal, recovery = open_journal(tmp_path)
     recovery.drain()
     journal.append(19, b"x")
     journal.close()
     (tmp_path / name).unlink()
-    (tmp_path / name).mkdir()
+    make(tmp_path / name)
     before = sorted(path.name for path in tmp_path.iterdir())
 
     checked = CliRunner().invoke(main, ["journal", "check", str(tmp_path)])
@@ -116,7 +159,7 @@ def test_a_name_that_cannot_be_opened_is_the_verdict_of_the_check_and_nothing_is
 
     assert checked.exit_code == repaired.exit_code == 1
     for text in (checked.stdout, repaired.stderr):
-        assert "Is a directory" in text
+        assert f"{said}: '{tmp_path / name}'" in text
         assert "or restore it from a backup" in text
     assert "does not start" in checked.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == before

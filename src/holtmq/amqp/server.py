@@ -11,6 +11,7 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -216,7 +217,7 @@ class AmqpServer:
         """Check a login in a task; argon2 runs in a thread unless these credentials were verified before."""
         task = asyncio.create_task(self._login(protocol, name, password), name="amqp-login")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._checked, protocol))
 
     async def _login(self, protocol: AmqpProtocol, name: str, password: str) -> None:
         connection = protocol.connection
@@ -279,7 +280,7 @@ class AmqpServer:
         """Check a token that replaces the one of an open connection."""
         task = asyncio.create_task(self._renew(protocol, secret), name="amqp-update-secret")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._checked, protocol))
 
     async def _renew(self, protocol: AmqpProtocol, secret: str) -> None:
         identity = None
@@ -288,6 +289,13 @@ class AmqpServer:
         self.refresh_clock()
         protocol.connection.renewed(identity)
         self.wake()
+
+    def _checked(self, protocol: AmqpProtocol, task: "asyncio.Task[None]") -> None:
+        """Credentials were checked. If that failed, the client would wait for its answer for ever."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("credentials could not be checked", exc_info=error, extra={"peer": protocol.peer})
+            protocol.abort()
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ import logging
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Final
 
 import jwt
@@ -27,6 +28,9 @@ PUBLIC_ALGORITHMS: Final = frozenset({"RS256", "ES256", "ES384", "EdDSA"})
 _FETCH_TIMEOUT: Final = 5.0
 _LARGEST_SET: Final = 1 << 20
 _MOST_KEYS: Final = 100
+# HTTPException: the answer is cut off or is no HTTP; RuntimeError: its JSON is nested too deeply, or names an
+# algorithm that has no keys.
+_FAILURES: Final = (OSError, HTTPException, ValueError, TypeError, RuntimeError, jwt.PyJWTError)
 _SOONEST_REFETCH: Final = 10.0  # tokens with invented key ids must not cause a fetch each
 
 
@@ -43,6 +47,14 @@ def read_public_key(pem: str) -> PublicKey:
     if not isinstance(key, PublicKey) or not algorithm_of(key):
         raise BadKey("auth.jwt_public_key is neither an RSA, an EC (P-256, P-384) nor an Ed25519 key")
     return key
+
+
+def check_secret(secret: str) -> None:
+    """Raise BadKey for a shared secret that PyJWT would refuse with each token."""
+    try:
+        jwt.get_algorithm_by_name("HS256").prepare_key(secret)
+    except jwt.InvalidKeyError:
+        raise BadKey("auth.jwt_secret is a public key or a certificate, which everybody may know") from None
 
 
 def algorithm_of(key: PublicKey) -> str:
@@ -85,7 +97,10 @@ class FetchedKeys:
     def __init__(self, url: str, refresh_seconds: float, fetch: Callable[[str], bytes] = fetch) -> None:
         self._url = url
         self._refresh_seconds = refresh_seconds
-        self._client = _Client(url, fetch)
+        try:
+            self._client = _Client(url, fetch)
+        except ValueError as error:
+            raise BadKey(f"auth.jwt_jwks_url is no address: {error}") from None
         self._keys: tuple[_NamedKey, ...] = ()
         self._fetched_at: float | None = None
         self._tried_at: float | None = None
@@ -107,8 +122,9 @@ class FetchedKeys:
         """Fetch the set; blocks. Returns None if that failed: the old keys stay in use."""
         try:
             return self._client.get_jwk_set(refresh=True)
-        except (OSError, ValueError, TypeError, jwt.PyJWTError) as error:
-            log.warning("token keys could not be fetched", extra={"url": self._url, "reason": str(error)})
+        except _FAILURES as error:
+            reason = str(error) or type(error).__name__
+            log.warning("token keys could not be fetched", extra={"url": self._url, "reason": reason})
             return None
 
     def note_attempt(self, now: float) -> None:

@@ -20,6 +20,7 @@ from holtmq.auth.token_keys import (
     FetchedKeys,
     PublicKey,
     algorithm_of,
+    check_secret,
     fetch,
     read_public_key,
 )
@@ -30,6 +31,9 @@ log = logging.getLogger(__name__)
 _MOST_REMEMBERED: Final = 4096
 _LONGEST_TOKEN: Final = 16 * 1024
 _MOST_WARNED: Final = 100
+_LATEST_END: Final = (
+    253_402_300_800.0  # the year 10000; what expires later, in milliseconds perhaps, never does
+)
 # PyJWT checks the signature only. The claims are checked here, against the caller's time and with the texts
 # that the API contract requires.
 _SIGNATURE_ONLY: Final[dict[str, bool | list[str]]] = {
@@ -67,6 +71,8 @@ class TokenVerifier:
         if settings.jwt_jwks_url:
             self._fetched = FetchedKeys(settings.jwt_jwks_url, settings.jwt_jwks_refresh, fetch)
         self._allowed = self._allowed_algorithms()
+        if settings.jwt_secret and JwtAlgorithm.HS256 in self._allowed:
+            check_secret(settings.jwt_secret)
         self._roles = {
             settings.jwt_role_read_only: Role.READ_ONLY,
             settings.jwt_role_read_write: Role.READ_WRITE,
@@ -174,6 +180,8 @@ class TokenVerifier:
         names = (*_texts(claims.get("role")), *_texts(claims.get("roles")))
         roles = [self._roles[name] for name in names if name in self._roles]
         expires_at = _moment(claims, "exp", math.inf)
+        if expires_at >= _LATEST_END:
+            expires_at = math.inf
         named = next(
             (name for claim in settings.oauth2_name_claims for name in _texts(claims.get(claim)) if name),
             None,

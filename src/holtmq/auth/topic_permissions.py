@@ -1,7 +1,7 @@
 """Which topics a user may write to and read from, per exchange.
 
-Owns: these patterns and their matching, as in RabbitMQ: without a pattern every topic is allowed;
-``{username}`` and ``{vhost}`` in a pattern are replaced.
+Owns: these patterns and their matching, as in RabbitMQ: without a permission every topic is allowed, an empty
+pattern matches only the empty topic; ``{username}`` and ``{vhost}`` in a pattern are replaced.
 Must not touch: which exchanges have topics; the caller knows.
 """
 
@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from holtmq.auth.permissions import matches
 from holtmq.name_patterns import BadPattern, compile_pattern
 
 _MOST_ANSWERS: Final = 4096
@@ -96,5 +97,5 @@ class TopicPermissions:
             if len(self._answers) >= _MOST_ANSWERS:
                 self._answers.clear()
             pattern = permission.expanded(permission.write if write else permission.read)
-            known = self._answers[question] = compile_pattern(pattern).found_in(topic)
+            known = self._answers[question] = matches(pattern, topic)
         return known

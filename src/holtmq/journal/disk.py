@@ -13,6 +13,7 @@ import logging
 import os
 import pwd
 import socket
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -197,6 +198,16 @@ def _user_name() -> str:
         return f"number {os.geteuid()}"
 
 
+def _refuse_irregular(fd: int, path: Path) -> None:
+    """Close a pipe, folder or device in place of a file, and raise OSError."""
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        if stat.S_ISDIR(mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
 def give_to_owner_of(folder: Path, fd: int) -> None:
     """Let a new file belong to the owner of its folder, if root created it there for another user.
 
@@ -230,7 +241,9 @@ class OsDisk:
         if create:
             flags |= os.O_CREAT | os.O_TRUNC
         path = self._folder / name
-        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        # Without O_NONBLOCK a pipe under this name would be waited for, for ever.
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        _refuse_irregular(fd, path)
         if create:
             give_to_owner_of(self._folder, fd)
         return OsFile(fd, str(path))
@@ -256,6 +269,10 @@ class OsDisk:
             fd = os.open(self._folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise JournalError(folder_trouble(self._folder, error)) from error
+        try:
+            _refuse_irregular(fd, self._folder / _LOCK_NAME)
+        except OSError as error:
+            raise JournalError(f"the data folder {self._folder} cannot be used: {error}") from None
         give_to_owner_of(self._folder, fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

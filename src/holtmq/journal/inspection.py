@@ -30,6 +30,7 @@ from .segment import (
     segment_name,
 )
 from .strays import WithoutFiles, find_strays
+from .unplaced import REASON, find_unplaced
 from .versions import version_name
 
 # Replays the records as a broker does; JournalError when it refuses them. Returns the positions of the
@@ -125,9 +126,13 @@ def _check_files(disk: Disk, report: CheckReport, live: Sequence[array[int]]) ->
     known, problem = read_manifest(disk)
     if known is not None:
         report.known_end = known.durable
-    bases = sorted(base for base in map(base_of, names) if base is not None)
     dropped = read_dropped(disk)
-    headers = {base: _header(disk, base) for base in bases}
+    headers = {base: _header(disk, base) for base in map(base_of, names) if base is not None}
+    found = {base: header for base, (header, _) in headers.items()}
+    for base in find_unplaced(disk, found, max(report.known_end, report.tail_start)):
+        del headers[base]
+        report.problems.append(Problem(Where.STRAY, segment_name(base), 0, 0, 0, REASON))
+    bases = sorted(headers)
     if problem and any(header.version > 1 for header, _ in headers.values() if header is not None):
         report.problems.append(Problem(Where.MANIFEST, "manifest", 0, 0, 0, f"the manifest is {problem}"))
     _check_missing(disk, report, bases, missing_last(known, bases, report.tail_start), dropped)

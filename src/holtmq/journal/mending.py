@@ -68,7 +68,9 @@ def examine(file: File, header: SegmentHeader, start: int, stop: int, *, exact: 
 
     ``exact``: a record ended at ``stop``. Else the file was cut there, perhaps within one.
     """
-    data = file.pread(stop - start, start - header.base + HEADER_SIZE)
+    offset = start - header.base + HEADER_SIZE
+    # ``stop`` comes from the name of the next segment, which may be that of a file far beyond the log.
+    data = file.pread(max(min(stop - start, file.size() - offset), 0), offset)
     found = _Examination(data, header.marker, start, stop, exact=exact)
     found.walk()
     return Mended(found.damages, found.records, start + found.end)

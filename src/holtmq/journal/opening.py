@@ -27,6 +27,7 @@ from .versions import version_name
 from .writer import LogWriter, OpenLog
 
 _COPY: Final = 1 << 20
+_CLOCK_SKEW: Final = 10.0  # seconds; clocks that are kept with NTP do not differ by more
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ def _recover(
             walk = TailWalk(disk, found)
             yield from walk.records()
             recovery.torn, recovery.clean = walk.torn, walk.clean
+            _warn_of_clock(walk.last_time - clock())
             journal.opened(_resume(disk, found, walk, recovery.epoch, capacity, clock))
         else:
             recovery.clean = True
@@ -116,6 +118,15 @@ def _recover(
     except JournalError:
         journal.release()
         raise
+
+
+def _warn_of_clock(behind: float) -> None:
+    """Leases, delays and times to live are kept as moments of the wall clock."""
+    if behind > _CLOCK_SKEW:
+        log.warning(
+            "the clock was set back: leases, delays and times to live end later by as much",
+            extra={"seconds": round(behind)},
+        )
 
 
 def _resume(

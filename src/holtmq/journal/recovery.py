@@ -222,6 +222,7 @@ class Walk:
     problem: str | None = None  # None: zeros or the expected end
     clean: bool = False  # the last record says that the journal was closed properly
     last_synced: int = 0  # the highest durable position in any SYNC record read
+    last_time: float = 0.0  # the latest wall clock in them
 
 
 def walk_segment(
@@ -264,6 +265,7 @@ def walk_segment(
                     return walk
                 walk.clean = mark.clean
                 walk.last_synced = max(walk.last_synced, mark.synced_upto)
+                walk.last_time = max(walk.last_time, mark.wall_time)
             elif kind == FILLER:
                 walk.clean = False
             elif kind == BATCH:
@@ -350,6 +352,7 @@ class TailWalk:
     synced: int = 0  # durable below this; from here to the end perhaps only in the page cache
     torn: TornTail | None = None
     clean: bool = False
+    last_time: float = 0.0  # the wall clock of the last owner, as far as the log tells
 
     def records(self) -> Iterator[tuple[int, int, bytes]]:
         tail = self.found.tail
@@ -361,6 +364,7 @@ class TailWalk:
             file = self.disk.open(segment.name)
             try:
                 walk = yield from walk_segment(file, segment.header, first, stop)
+                self.last_time = max(self.last_time, walk.last_time)
                 if last:
                     known = 0 if self.found.known is None else self.found.known.durable
                     self.torn = judge_end(file, segment.header, walk, self.disk.folder, known)

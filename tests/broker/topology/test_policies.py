@@ -284,6 +284,15 @@ def test_a_priority_is_an_integer() -> None:
         policy(priority=True)
 
 
+@pytest.mark.parametrize("priority", [1 << 63, -(1 << 63) - 1, 10**30])
+def test_a_priority_that_the_journal_cannot_store_is_refused(priority: int) -> None:
+    """It was in force although it was refused, and no checkpoint could be written."""
+    with pytest.raises(Conflict, match="an integer of 64 bits at most"):
+        make_policy("/", "p", ".*", {"max-length": 1}, priority=priority)
+
+    assert make_policy("/", "p", ".*", {"max-length": 1}, priority=(1 << 63) - 1).priority == (1 << 63) - 1
+
+
 def test_a_queue_key_on_exchanges_alone_is_refused() -> None:
     with pytest.raises(Conflict, match=r"invalid key 'max-length' .* means nothing to exchanges"):
         policy({"max-length": 1}, apply_to="exchanges")

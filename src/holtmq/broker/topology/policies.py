@@ -53,6 +53,7 @@ OPERATOR_KEYS: Final = frozenset(
 )
 _RETRY_KEYS: Final = ("delayed-retry-type", "delayed-retry-min", "delayed-retry-max", "retry-delay")
 # Limits: the strictest of queue, policy and operator policy applies.
+_MOST: Final = 1 << 63
 _LIMITS: Final = OPERATOR_KEYS | {"max-age"}
 
 
@@ -124,6 +125,8 @@ def make_policy(
         raise Conflict(f"invalid apply-to '{apply_to}' for {thing}: expected {choices}") from None
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise Conflict(f"invalid priority {priority!r} for {thing}: expected an integer")
+    if not stored and not -_MOST <= priority < _MOST:  # the journal could not store it
+        raise Conflict(f"invalid priority for {thing}: expected an integer of 64 bits at most")
     if not definition:
         raise Conflict(f"invalid definition for {thing}: it is empty, expected at least one key")
     values = {

@@ -5,13 +5,18 @@ Owns: the streams and their maximum number. Must not touch: what the overview co
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
+from holtmq.auth.rights import RightMissing
+from holtmq.auth.roles import TokenRefused
 from holtmq.http.dashboard.api import Dashboard, dashboard_of, overview_of
 from holtmq.http.engine.endpoints import MONITOR, Call, Endpoint, Stream
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.lasting_requests import sender_now
+from holtmq.http.engine.request import HttpRequest
 
 EVERY_SECONDS: Final = 1.0
 _MOST_STREAMS: Final = 64
@@ -33,12 +38,14 @@ class OverviewEvents:
             raise Refusal(503, f"{_MOST_STREAMS} event streams are open already", "too_many_streams")
         self._open += 1
 
-    async def events(self) -> AsyncGenerator[bytes, None]:
-        """The overview once a second, until the client disconnects."""
+    async def events(self, request: HttpRequest) -> AsyncGenerator[bytes, None]:
+        """The overview once a second, until the client disconnects or may not see it any more."""
         try:
-            while True:
-                yield await self._latest()
-                await asyncio.sleep(EVERY_SECONDS)
+            with suppress(TokenRefused, RightMissing):
+                while True:
+                    await sender_now(request)
+                    yield await self._latest()
+                    await asyncio.sleep(EVERY_SECONDS)
         finally:
             self._open -= 1
 
@@ -57,7 +64,7 @@ async def stream(call: Call) -> object:
         streams = context.kept[OverviewEvents] = OverviewEvents(dashboard_of(context))
     streams.enter()
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return Stream(streams.events(), "text/event-stream", headers)
+    return Stream(streams.events(call.request), "text/event-stream", headers)
 
 
 ENDPOINTS: Final = (

@@ -147,6 +147,18 @@ class RequestAuthenticator:
         user = await self.log_in(*credentials, peer)
         return self._of_user(user, user.name)
 
+    async def again(self, identity: Identity, headers: Headers, peer: Peer) -> Identity:
+        """The sender of a request that was let in before, as of now; raises as ``identify`` does.
+
+        A token is verified again; a password is not, as on an AMQP connection that is open.
+        """
+        if identity.expires_at is not None:
+            return await self.identify(headers, peer)
+        user = self.users.user(identity.name) if identity.role is None else None
+        if user is None:
+            raise TokenRefused(REQUIRED)
+        return self._of_user(user, identity.subject)
+
     async def log_in(self, name: str, password: str, peer: Peer) -> User:
         """The user of a name and password; raises as ``identify`` does."""
         try:

@@ -16,6 +16,7 @@ from holtmq.http.engine.authentication import RequestAuthenticator
 from holtmq.http.engine.body_room import BodyRoom
 from holtmq.http.engine.cross_site import CrossSite
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.lasting_requests import LastingRequests
 from holtmq.http.engine.request import FindRoute, HttpRoute
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Engine:
         self.patience = patience or Patience()
         self.room = BodyRoom(max(memory_bytes, self._max_long_body))
         self.connections: set[HttpConnection] = set()
+        self.lasting = LastingRequests()
         self.tasks: set[asyncio.Task[None]] = set()
         self.slow: dict[HttpConnection, tuple[float, int]] = {}  # (since when, how many bytes are unsent)
         self.is_congested = False  # too many bytes are unsent: new requests are refused

@@ -1,6 +1,6 @@
-"""Opens the HTTP ports of a node, and closes connections that are too slow.
+"""Opens the HTTP ports of a node, closes connections that are too slow, ends requests that may not go on.
 
-Owns: the listening sockets and the sweep. Must not touch: what is served.
+Owns: the listening sockets and these two duties. Must not touch: what is served.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ class HttpPorts:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._servers: list[asyncio.Server] = []
-        self._sweeper: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.addresses: list[tuple[str, int, bool]] = []  # host, port, whether with TLS
 
     async def open(self, hosts: Sequence[str], port: int, tls: ssl.SSLContext | None = None) -> int:
@@ -37,8 +37,11 @@ class HttpPorts:
         )
         self._servers += opened.servers
         self.addresses += [(host, opened.port, tls is not None) for host in opened.hosts]
-        if self._sweeper is None:
-            self._sweeper = asyncio.create_task(self._sweep(), name="http-sweeper")
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(self._sweep(), name="http-sweeper"),
+                asyncio.create_task(self._engine.lasting.watch(), name="http-rights"),
+            ]
         return opened.port
 
     async def _sweep(self) -> None:
@@ -51,6 +54,6 @@ class HttpPorts:
         """Accept no more connections; those that are open stay."""
         for server in self._servers:
             server.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

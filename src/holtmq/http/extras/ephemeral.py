@@ -23,6 +23,7 @@ from holtmq.http.engine.endpoints import (
     Reply,
 )
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.lasting_requests import sender_now
 from holtmq.http.engine.wire import raw
 from holtmq.http.queues.push import check_text
 
@@ -151,6 +152,7 @@ async def pop(call: Call) -> object:
     found = queue.pop(group, partition, limit, auto_ack, call.now)
     while not found and (left := deadline - loop.time()) > 0:
         await _changed(queue, queue.next_change(group, partition, call.now), call.now, left)
+        (await sender_now(call.request)).require(Action.READ, name)
         found = queue.pop(group, partition, limit, auto_ack, call.now)
     return {
         "queue": name,

@@ -104,7 +104,7 @@ class PopApi:
             asked.auto_ack,
             bool(asked.conflates),
             asked.start,
-            *(() if asked.queue or sender.reads_everything else (sender.name, _filter_of(sender))),
+            *(() if asked.queue or sender.reads_everything else (sender.name, _filter_of(request))),
         )
         self._pop(request, asked, pop_request)
 
@@ -147,25 +147,41 @@ class PopApi:
         self, request: HttpRequest, asked: Parameters, pop_request: PopRequest, now: float, recorded: bool
     ) -> None:
         service, loop = self._service, asyncio.get_running_loop()
+        lasting = request.connection.engine.lasting
 
-        def deliver(popped: Popped) -> None:
+        def ended() -> None:
             timer.cancel()
             request.on_lost = None
+            lasting.end(request)
+
+        def deliver(popped: Popped) -> None:
+            ended()
             self._deliver(request, asked, popped, durable=recorded or popped.waits)
 
         def give_up() -> None:
-            timer.cancel()
+            ended()
             service.withdraw(waiter)
-            request.on_lost = None
             self._empty(request, asked, durable=recorded)
 
         def lost() -> None:
-            timer.cancel()
+            ended()
             service.withdraw(waiter)
+
+        def check(sender: Identity) -> None:
+            if asked.queue:
+                sender.require(Action.READ, asked.queue)
+            elif pop_request.may_read is None and not sender.reads_everything:
+                give_up()  # the next pop asks for each queue
+
+        def refuse(error: Exception) -> None:
+            ended()
+            service.withdraw(waiter)
+            request.fail(error)
 
         waiter = Waiter(pop_request, deliver, give_up)
         timer = loop.call_later(asked.wait_seconds, give_up)
         request.on_lost = lost
+        lasting.begin(request, check, refuse)
         service.wait(waiter, now)
 
     def _deliver(self, request: HttpRequest, asked: Parameters, popped: Popped, *, durable: bool) -> None:
@@ -262,9 +278,9 @@ class PopApi:
         )
 
 
-def _filter_of(sender: Identity) -> Callable[[str], bool]:
+def _filter_of(request: HttpRequest) -> Callable[[str], bool]:
     def may_read(queue: str) -> bool:
-        return sender.may(Action.READ, queue)
+        return request.identity.may(Action.READ, queue)  # which may change while the request waits
 
     return may_read
 

@@ -17,6 +17,7 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.http.engine import paging
 from holtmq.http.engine.endpoints import READ, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.lasting_requests import sender_now
 from holtmq.http.engine.wire import iso_ms, moment_us, raw
 
 _MOST: Final = 1024
@@ -69,6 +70,9 @@ async def fetch(call: Call) -> object:
         if size >= wanted or failed or left <= 0:
             return {"entries": answer}
         await _pushed(call, queues, left)
+        sender = await sender_now(call.request)
+        for name in queues:
+            sender.require(Action.READ, name)
 
 
 async def _pushed(call: Call, queues: set[str], seconds: float) -> None:

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from holtmq.auth.permissions import Action
+from holtmq.auth.rights import Identity
 from holtmq.broker.partitioned.commands.atomic_commit import PartitionedPart
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
 from holtmq.broker.partitioned.log.identifiers import partition_of
@@ -101,27 +103,41 @@ class WorkApi:
             request.answer_empty()
             return
 
-        def deliver(messages: list[WorkMessage]) -> None:
+        lasting = request.connection.engine.lasting
+
+        def ended() -> None:
             timer.cancel()
             request.on_lost = None
+            lasting.end(request)
+
+        def deliver(messages: list[WorkMessage]) -> None:
+            ended()
             # In a later loop iteration: the queue is delivering to its consumers right now, and what that
             # settles is not in the journal yet.
             loop.call_soon(answer, messages)
             loop.call_soon(self._leases.withdraw, waiting)
 
         def give_up() -> None:
-            timer.cancel()
-            request.on_lost = None
+            ended()
             self._leases.withdraw(waiting)
             request.answer_empty()
 
         def lost() -> None:
-            timer.cancel()
+            ended()
             self._leases.withdraw(waiting)
+
+        def check(sender: Identity) -> None:
+            sender.require(Action.READ, asked.queue)
+
+        def refuse(error: Exception) -> None:
+            ended()
+            self._leases.withdraw(waiting)
+            request.fail(error)
 
         loop = asyncio.get_running_loop()
         timer = loop.call_later(asked.wait_seconds, give_up)
         request.on_lost = lost
+        lasting.begin(request, check, refuse)
         waiting = self._leases.wait(
             queue, lease_id, asked.limit, seconds, asked.auto_ack, deliver, give_up, worker
         )
