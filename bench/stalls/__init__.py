@@ -98,6 +98,10 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
         partitioned.partitioned("/api/v1/resources/queues/log", "DELETE"),
     ),
     "list groups": (10_000, partitioned.grouped("/api/v1/consumer-groups")),
+    "show a group of a queue with partitions": (
+        100_000,
+        partitioned.partitions_of_group("/api/v1/consumer-groups/g"),
+    ),
     "list messages of a queue with groups": (
         10_000,
         partitioned.messages_with_groups("/api/v1/messages?queue=log&limit=1000"),

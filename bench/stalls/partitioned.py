@@ -43,6 +43,17 @@ def _groups(site: Site, count: int) -> None:
     site.topology(make)
 
 
+def partitions_of_group(path: str) -> Prepare:
+    """A group that reads very many partitions."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        _partitions(site, count)
+        site.get("/api/v1/pop/queue/log?consumerGroup=g&subscriptionMode=all")
+        return lambda: site.get(path)
+
+    return prepare
+
+
 def messages_with_groups(path: str) -> Prepare:
     """A list of messages, each with its state over as many groups."""
 

@@ -34,14 +34,15 @@ ContentFrame = Callable[[Channel, int, bytes], None]
 class Dispatch:
     """The frames of one connection that its loop does not handle itself."""
 
-    __slots__ = ("_connection", "_content_frame")
+    __slots__ = ("_connection",)
 
-    def __init__(self, connection: "Connection", content_frame: ContentFrame) -> None:
+    def __init__(self, connection: "Connection") -> None:
         self._connection = connection
-        self._content_frame = content_frame  # takes what belongs to a message whose beginning was processed
 
-    def other_frame(self, kind: int, number: int, channel: Channel | None, payload: bytes) -> None:
-        """A frame that is no method of an open channel."""
+    def other_frame(
+        self, kind: int, number: int, channel: Channel | None, payload: bytes, content_frame: ContentFrame
+    ) -> None:
+        """A frame that is no method of an open channel; ``content_frame`` takes what belongs to a message."""
         connection = self._connection
         if kind == 8:
             if number:
@@ -53,7 +54,7 @@ class Dispatch:
             if channel.closing:
                 self._while_closing(channel, kind, payload)
             elif channel.partial_route is not None:
-                self._content_frame(channel, kind, payload)
+                content_frame(channel, kind, payload)
             else:
                 raise ConnectionFault(
                     ReplyCode.UNEXPECTED_FRAME, "expected method frame, got non method frame instead"

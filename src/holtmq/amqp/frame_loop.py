@@ -65,7 +65,7 @@ class FrameLoop:
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
         self._channels = connection.channels
-        self._dispatch = Dispatch(connection, self.content_frame)
+        self._dispatch = Dispatch(connection)
         self._run: PublishRun | None = None
         self._found: tuple[Route, bool] | None = None  # of the last publish on the general path
         self._caches: PublishCaches
@@ -180,7 +180,7 @@ class FrameLoop:
             if kind == 1 and channel is not None and not channel.closing and channel.partial_route is None:
                 self._dispatch.method(channel, number, data[payload_at:stop])
             else:
-                self._dispatch.other_frame(kind, number, channel, data[payload_at:stop])
+                self._dispatch.other_frame(kind, number, channel, data[payload_at:stop], self.content_frame)
             if connection.has_stopped or (at < end and connection.gives_way()):
                 break
             max_payload = connection.max_payload

@@ -27,6 +27,28 @@ def test_rows_and_members_are_the_same_json_as_if_they_were_encoded_together(cou
     }
 
 
+@pytest.mark.parametrize("counts", [[0], [3, 0, 200], [70, 1, 64, 5]])
+@pytest.mark.parametrize("plain_between", [False, True])
+def test_members_may_hold_rows_and_are_handed_on_in_pieces(counts: list[int], plain_between: bool) -> None:
+    members = EncodedObject()
+    wanted: dict[str, object] = {}
+    for member, count in enumerate(counts):
+        rows = EncodedRows()
+        for number in range(count):
+            rows.append({"n": number})
+        members.put(f"m{member}", {"rows": rows, "count": count})
+        wanted[f"m{member}"] = {"rows": [{"n": number} for number in range(count)], "count": count}
+        if plain_between:
+            members.put(f"p{member}", member)
+            wanted[f"p{member}"] = member
+
+    answer = pieces_of(members)
+
+    assert answer is not None
+    assert json.loads(answer.joined()) == wanted
+    assert max(map(len, members.pieces())) < 64 * 12
+
+
 def test_an_array_alone_is_an_answer_and_others_are_left_to_the_encoder() -> None:
     rows = EncodedRows()
     rows.append(1)

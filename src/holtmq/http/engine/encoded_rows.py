@@ -59,18 +59,28 @@ class EncodedObject(_Encoded):
     _BRACKETS = b"{", b"}"
 
     def put(self, name: str, value: object) -> None:
-        """Add a member; its name must be new."""
-        self._add(encode(name) + b":" + encode(value))
+        """Add a member, which may hold rows; its name must be new."""
+        pieces = _pieces_of(value)
+        if pieces is None:
+            self._add(encode(name) + b":" + encode(value))
+        else:
+            self._join()
+            self._pieces += (b"," if self._pieces else b"{", encode(name), b":", *pieces)
 
 
 def pieces_of(answer: object) -> Pieces | None:
     """The answer in pieces, if it is one of these or an object with some among its values; else None."""
+    pieces = _pieces_of(answer)
+    return None if pieces is None else Pieces(pieces)
+
+
+def _pieces_of(answer: object) -> list[bytes] | None:
     if isinstance(answer, _Encoded):
-        return Pieces(answer.pieces())
+        return answer.pieces()
     if not isinstance(answer, dict) or not any(isinstance(item, _Encoded) for item in answer.values()):
         return None
     whole: list[bytes] = []
     for key, item in answer.items():
         whole += (b"," if whole else b"{", encode(str(key)), b":")
         whole += item.pieces() if isinstance(item, _Encoded) else (encode(item),)
-    return Pieces([*whole, b"}"])
+    return [*whole, b"}"]

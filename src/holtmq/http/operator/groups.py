@@ -86,7 +86,7 @@ async def show_group(call: Call) -> object:
         group = queue.groups.get(call.path["group"])
         if group is None or not call.may_read(queue.name):
             continue
-        rows: list[dict[str, object]] = []
+        rows = EncodedRows()
         for place in group_partitions(queue, group, now):
             rows.append(
                 {
