@@ -363,13 +363,18 @@ class PartitionedQueue:
             self._offer(group, index)
 
     def _trimmed(self, event: Trimmed) -> None:
-        for index, first in zip(event.partitions, event.firsts, strict=True):
-            where = self.partitions[index]
-            before = [(g, g.cursor(index)) for g in self.groups.values() if g.leases.has_history(index)]
-            self._trim(where, first)
-            for group, cursor in before:
-                if cursor is not None and cursor < where.first and forget_head(group, index, where.first):
-                    self._offer(group, index)
+        trimmed = dict(zip(event.partitions, event.firsts, strict=True))
+        heads = [
+            (group, index, group.cursor(index))
+            for group in self.groups.values()
+            for index in group.leases.with_history(trimmed)
+        ]
+        for index, first in trimmed.items():
+            self._trim(self.partitions[index], first)
+        for group, index, cursor in heads:
+            head = self.partitions[index].first
+            if cursor is not None and cursor < head and forget_head(group, index, head):
+                self._offer(group, index)
         self.log.drop_dead(self.dedup.floor)
         self.progress += 1
 

@@ -209,9 +209,12 @@ class PartitionLeases:
         self.marks.pop(partition, None)
         self.unmarked.pop(partition, None)
 
-    def has_history(self, partition: int) -> bool:
-        """Whether the partition's next message was delivered or has failed before."""
-        return partition in self.attempts or partition in self.retries or partition in self.holds
+    def with_history(self, partitions: Mapping[int, object]) -> set[int]:
+        """Those whose next message was delivered or has failed before."""
+        known = (self.attempts, self.retries, self.holds)
+        if len(partitions) < sum(map(len, known)):
+            return {one for one in partitions if any(one in counted for counted in known)}
+        return {one for counted in known for one in counted if one in partitions}
 
     def deleted_head(self, partition: int, head: int) -> None:
         """The partition's next message is this one now: it was delivered with the deleted one, or never."""
