@@ -98,6 +98,15 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
         partitioned.partitioned("/api/v1/resources/queues/log", "DELETE"),
     ),
     "list groups": (10_000, partitioned.grouped("/api/v1/consumer-groups")),
+    "depth of a queue with partitions": (
+        100_000,
+        partitioned.partitioned("/api/v1/resources/queues/log/depth"),
+    ),
+    "depth of a queue with partitions for a group": (
+        100_000,
+        partitioned.partitions_of_group("/api/v1/resources/queues/log/depth?group=g"),
+    ),
+    "list partitions": (100_000, partitioned.partitioned("/api/v1/resources/partitions?limit=10000")),
     "show a group of a queue with partitions": (
         100_000,
         partitioned.partitions_of_group("/api/v1/consumer-groups/g"),

@@ -183,12 +183,12 @@ async def queue_depth(call: Call) -> object:
     if group is None:
         counts = await stepwise.run(count_queue(queue, now))
         plain = {"pending": counts.pending, "processing": counts.processing, "ready": counts.pending}
-        waiting = [row for row in await _waiting(stepwise, queue, now) if row["pending"]]
-        busy = {"partitionsPending": len(waiting), "partitionsReady": len(waiting)}
+        waiting, count = await _waiting(stepwise, queue, now)
+        busy = {"partitionsPending": count, "partitionsReady": count}
         effective = {"effectivePending": counts.pending, "effectiveReady": counts.pending}
         return {**head, **plain, **busy, "conflation": False, **effective, "partitions": waiting}
     figures = await stepwise.run(count_group(queue, group, now))
-    rows: list[dict[str, object]] = []
+    rows = EncodedRows()
     for place in group_partitions(queue, group, now):
         span = group.visible(place.partition, now, queue.config)
         if place.lag:
@@ -216,16 +216,19 @@ async def queue_depth(call: Call) -> object:
     }
 
 
-async def _waiting(stepwise: Stepwise, queue: PartitionedQueue, now: float) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = []
+async def _waiting(stepwise: Stepwise, queue: PartitionedQueue, now: float) -> tuple[EncodedRows, int]:
+    """The partitions with pending messages, and how many these are."""
+    rows, count = EncodedRows(), 0
     for name, index in list(queue.indexes.items()):
         await stepwise.between()
         if queue.partitions[index] is NO_PARTITION:
             continue
         counts = partition_counts(queue, index, now)
-        figures = {"pending": counts.pending, "processing": counts.processing, "ready": counts.pending}
-        rows.append({"partition": name, **figures})
-    return rows
+        if counts.pending:
+            figures = {"pending": counts.pending, "processing": counts.processing, "ready": counts.pending}
+            rows.append({"partition": name, **figures})
+            count += 1
+    return rows, count
 
 
 async def list_namespaces(call: Call) -> object:
