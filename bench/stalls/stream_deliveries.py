@@ -224,10 +224,10 @@ def _large(number: int) -> FieldTable:
 
 
 def _most(what: str, who: str) -> int:
-    """How many deliveries one transaction settles: of 5,000 partitions and rejected messages at most."""
+    """How many deliveries one transaction settles: of 3,000 partitions and rejected messages at most."""
     if "each" in who:
-        return 2_500 if what == "reject all" else 5_000
-    return 4_800 if what == "reject all" else 100_000
+        return 1_500 if what == "reject all" else 3_000
+    return 2_900 if what == "reject all" else 96_000
 
 
 _LONGEST: Final = " OR ".join(["n<0"] * 127)
@@ -249,7 +249,7 @@ STREAM_DELIVERIES: Final[dict[str, tuple[int, Prepare]]] = {
     "SQL filters, large headers": (1_000, filtered({"x-stream-sql-filter": "n < 0"}, _large)),
     "reject all but the first, then ack it": (20_000, first_at_last(False)),
     "reject all but the first, then commit its ack": (20_000, first_at_last(True)),
-    "reject all between, then commit acks of both ends": (4_800, both_ends(is_refused=False)),
+    "reject all between, then commit acks of both ends": (2_900, both_ends(is_refused=False)),
     "the same with more, which is refused": (40_000, both_ends(is_refused=True)),
     **{
         f"{what} of {streams} groups by turns": (12_000, by_turns(end, streams))

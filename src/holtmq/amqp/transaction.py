@@ -38,7 +38,7 @@ _TRIES: Final = 3  # with a topology that changes meanwhile; then in one go
 _RECORD_MAX: Final = 1_000 << 20  # a journal record may be a little larger
 _SETTLED: Final = 0.1  # a settlement takes so much of the time of a publish, without a dead letter
 _FREED: Final = 8  # messages, in the time in which one is encoded
-_GROUPS_MAX: Final = 5_000
+_GROUPS_MAX: Final = 3_000
 _TAKEN_ALONG: Final = 1_000  # earlier rejections that may take effect with a commit in one go
 _LOOKED_AT: Final = 20  # verdicts, in the time in which a message is encoded
 _queue: Final = attrgetter("queue")
@@ -113,16 +113,18 @@ class Transaction:
         """Add a settlement. The leases end at commit; until then the client cannot settle them again."""
         self._settlements.append((how, leases))
         self._ledger.set_aside(leases)  # a checkpoint before the commit must still see them
-        if any(queue.is_stream for queue in set(map(_queue, leases))):
+        queues = set(map(_queue, leases))
+        if any(queue.is_stream for queue in queues):
             self._settle_in_groups(leases, rejects=how == self._flow.reject)
         self._late += list(map(_holder, leases)).count(None)
         if how == self._flow.ack:
             self._acks += len(leases)
         else:  # a message that is not acked may be dead-lettered, which writes it again
-            self._refused.update(map(_queue, leases))
-            for lease in leases:
-                self._letter_work[lease.queue] += letter_work(lease.message.header)
-            self._rewritten += sum([len(lease.message.header) + len(lease.message.body) for lease in leases])
+            for queue, part in _by_queue(leases, queues).items():
+                headers = [lease.message.header for lease in part]
+                self._refused[queue] += len(part)
+                self._letter_work[queue] += sum(map(letter_work, headers))
+                self._rewritten += sum(map(len, headers)) + sum([len(lease.message.body) for lease in part])
             self._check(self._bytes)
 
     def _settle_in_groups(self, leases: list[Lease], rejects: bool) -> None:
@@ -344,6 +346,15 @@ class Transaction:
     def _check(self, published: int) -> None:
         if published + self._rewritten > _BYTES_MAX:
             raise Conflict(f"transaction is larger than the max size {_BYTES_MAX}")
+
+
+def _by_queue(leases: list[Lease], queues: set[Queue]) -> dict[Queue, list[Lease]]:
+    if len(queues) == 1:
+        return dict.fromkeys(queues, leases)
+    parts: dict[Queue, list[Lease]] = {queue: [] for queue in queues}
+    for lease in leases:
+        parts[lease.queue].append(lease)
+    return parts
 
 
 def _check_taken_along(verdicts: Verdicts) -> Iterator[None]:
