@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 # For gc.set_threshold. Each object is looked at once in each generation, so small collections cost as much
 # in all. One looks at up to 10,000 objects, of the middle generation at 20,000: 2 and 4 ms if they are not in
 # the processor's caches. At 50,000 and 150,000 pages of the dashboard had turns of 9 and 19 ms.
-_COLLECT_AFTER: Final = (10_000, 1, 1)
-_LONG: Final = 0.005  # seconds of CPU for a full collection
+_COLLECT_AFTER: Final = (5_000, 1, 1)
+_LONG: Final = 0.003  # seconds of CPU for a full collection
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
