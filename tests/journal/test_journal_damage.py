@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import zlib
 from array import array
 from dataclasses import dataclass
@@ -16,8 +18,9 @@ from holtmq.journal import (
     Recovery,
     open_journal,
 )
-from holtmq.journal.fake_disk import FakeDisk, Keep
+from holtmq.journal.fake_disk import FakeDisk, FakeFile, Keep
 from holtmq.journal.inspection import check
+from holtmq.journal.interface import RecordUnreadable
 from holtmq.journal.records import SYNC_SIZE, encode_sync, find_syncs
 from holtmq.journal.segment import HEADER_SIZE, read_header
 
@@ -597,3 +600,50 @@ def test_the_proof_of_durability_is_found_wherever_it_lies(shift: int) -> None:
 
     with pytest.raises(JournalCorrupt, match="was durable up to"):
         recovered(disk, options)
+
+
+class Unopenable(FakeDisk):
+    """A disk on which the first segment cannot be opened."""
+
+    code = 0
+
+    def open(self, name: str, *, create: bool = False, write: bool = False) -> FakeFile:
+        if name == FIRST and self.code:
+            raise OSError(self.code, os.strerror(self.code), name)
+        return super().open(name, create=create, write=write)
+
+
+def two_segments(disk: FakeDisk) -> tuple[FileJournal, int, int]:
+    """A journal with a record in the first segment, and one in the last; the first one is not open."""
+    journal = opened(disk)
+    first = journal.append(20, b"first")
+    for _ in range(3):
+        last = journal.append(20, bytes(3000))
+        journal.flush()
+    return journal, first, last
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EISDIR, errno.ELOOP, errno.EIO, errno.EINVAL])
+def test_records_of_a_segment_that_cannot_be_opened_are_unreadable_like_damaged_ones(code: int) -> None:
+    """Their queues stopped: each client that asked for a message got an internal error."""
+    disk = Unopenable()
+    journal, first, last = two_segments(disk)
+    disk.code = code
+
+    with pytest.raises(RecordUnreadable, match="cannot be opened"):
+        journal.read(first)
+
+    assert journal.read(last) == (20, bytes(3000))
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_shortage_of_the_moment_is_not_taken_for_damage(code: int) -> None:
+    disk = Unopenable()
+    journal, first, _ = two_segments(disk)
+    disk.code = code
+    with pytest.raises(OSError, match=FIRST):
+        journal.read(first)
+
+    disk.code = 0
+
+    assert journal.read(first) == (20, b"first")

@@ -6,6 +6,7 @@ Must not touch: the open end of the log; ``unwritten`` has the records that are 
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ _PAGE: Final = 4096
 _RUN: Final = 1 << 20
 _GAP: Final = 64 << 10  # positions closer than this share one read
 _AHEAD: Final = 2 << 20
+_SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of this moment: the file itself is whole
 
 
 class OpenSegment:
@@ -189,6 +191,11 @@ class LogReader:
             file = self._disk.open(segment_name(base))
         except FileNotFoundError:
             raise JournalCorrupt(f"segment {folder}/{segment_name(base)} is missing") from None
+        except OSError as exc:
+            if exc.errno in _SHORTAGES:
+                raise
+            reason = f"cannot be opened: {exc.strerror}"
+            raise JournalCorrupt(f"segment {folder}/{segment_name(base)} {reason}") from None
         try:
             header = read_header(file, base, folder)
             table = read_index(file, header, folder) if header.compacted else None

@@ -79,6 +79,17 @@ def test_a_page_of_another_site_is_refused(api: Api, path: str, headers: dict[st
     assert "access-control-allow-origin" not in answer.headers
 
 
+@pytest.mark.parametrize("host", [b"", b"Host: \r\n"], ids=["no host", "an empty host"])
+@pytest.mark.parametrize("origin", [b"null", b"file://", b"localhost"])
+def test_an_origin_without_a_place_is_no_origin_of_a_request_without_host(
+    broker: TestBroker, origin: bytes, host: bytes
+) -> None:
+    with wire(broker) as peer:
+        peer.sendall(b"GET /api/v1/resources/queues HTTP/1.1\r\nOrigin: " + origin + b"\r\n" + host + b"\r\n")
+
+        assert status_of(peer) == 403
+
+
 def test_a_form_of_another_site_does_nothing(api: Api) -> None:
     body = b'{"items":[{"queue":"q","payload":1}]}'
     form = {"origin": EVIL, "content-type": "text/plain"}

@@ -34,7 +34,9 @@ class CrossSite:
             if origin.lower() in self._origins:
                 return origin
             # Compare host and port only: behind a proxy that terminates TLS the schemes differ.
-            if origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower():
+            # An opaque origin (null) has none, and is not that of a request without Host.
+            place = origin.partition(b"://")[2].lower()
+            if not place or place != headers.get(b"host", b"").lower():
                 shown = origin[:200].decode("latin-1")
                 raise Refusal(
                     403,
