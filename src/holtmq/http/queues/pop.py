@@ -147,6 +147,7 @@ class PopApi:
         self, request: HttpRequest, asked: Parameters, pop_request: PopRequest, now: float, recorded: bool
     ) -> None:
         service, loop = self._service, asyncio.get_running_loop()
+        request.connection.free_body(request)
 
         def deliver(popped: Popped) -> None:
             timer.cancel()

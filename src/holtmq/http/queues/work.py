@@ -119,6 +119,7 @@ class WorkApi:
             timer.cancel()
             self._leases.withdraw(waiting)
 
+        request.connection.free_body(request)
         loop = asyncio.get_running_loop()
         timer = loop.call_later(asked.wait_seconds, give_up)
         request.on_lost = lost
