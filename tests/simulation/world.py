@@ -203,6 +203,7 @@ class World:
         """This is the moment of the checkpoint."""
         queues, self._before = self._before, None
         assert queues is not None
+        self.broker.flow.turn()  # as the node does: what is settled is in the log before the moment
         if self.failed or (position := self.journal.begin_checkpoint()) is None:
             queues.give_up()
             return
