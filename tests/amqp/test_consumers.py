@@ -271,3 +271,37 @@ def test_consumers_that_leave_together_leave_the_others_in_their_order(leaving: 
     tags = [one.tag for one in queue.consumers if isinstance(one, Consumer)]
     assert tags == [*(f"s{number}" for number in range(leaving)), "last"]
     assert queue.active is queue.consumers[0]
+
+
+def test_a_consumer_that_was_cancelled_for_late_acks_counts_no_more_and_its_newer_deliveries_are_listed(
+    client: Client,
+) -> None:
+    client.connection.wants_cancel_notify = True
+    flow = client.broker.flow
+    fill(client, 1)
+    client.call(BasicConsume("q", "late", arguments={"x-consumer-timeout": 16_000}))
+    later = flow.now_ms + 10_000
+    while flow.now_ms < later:
+        passes(client, 1_000)
+    client.feed(publish(b"newer"))
+
+    said: list[Method] = []
+    while not said:
+        passes(client, 1_000)
+        said = client.told()
+
+    assert said == [BasicCancel("late", True)]
+    assert client.broker.counts.consumers == 0
+    (holder,) = client.broker.other_holders.of(client.queue().id)
+    assert list(holder.held) == [2]
+    assert client.bodies() == [b"000"]
+    client.call(ChannelClose(200, "", 0, 0))
+    assert client.broker.counts.consumers == 0
+    assert len(client.broker.other_holders) == 0
+
+
+def passes(client: Client, milliseconds: int) -> None:
+    flow = client.broker.flow
+    flow.now_ms += milliseconds
+    flow.tick()
+    flow.turn()

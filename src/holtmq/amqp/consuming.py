@@ -222,7 +222,9 @@ class Consuming:
         if isinstance(holder, Consumer) and channel.consumers.get(holder.tag) is holder:
             if self._connection.wants_cancel_notify:
                 del channel.consumers[holder.tag]
+                channel.counts.consumers -= 1
                 self._broker.cancel(queue, holder)
+                self._depart(holder)  # the client may still settle what it got later
                 channel.send(BasicCancel(holder.tag, True))
             else:
                 holder.overdue.update(numbers)

@@ -339,7 +339,7 @@ class Broker:
             queue.active = None
             queue.store.clear()
             self.flow.memory.note(queue, 0)
-            self.flow.forget_queue(queue)
+            self.flow.queue_timers.forget(queue)
         self._expiry.stop(queue)
         self.flow.touch(queue)  # the sampled sums drop it, and the copies of a checkpoint
         if not self.journal.failed:  # else nothing more can be journalled: a restart restores a durable queue

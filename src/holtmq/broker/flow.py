@@ -25,6 +25,7 @@ from holtmq.broker.publish.publishing import Publishing, PublishOutcome
 from holtmq.broker.publish.record_batch import Batch, CrossKindJournal
 from holtmq.broker.publish.stream_publishes import PendingPublish, StreamPublishes
 from holtmq.broker.publish.taken_room import TakenRoom
+from holtmq.broker.queue_timers import QueueTimers
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import encode_mark, encode_returned
 from holtmq.broker.timer_wheel import ActionTimer, TimerWheel
@@ -69,6 +70,7 @@ class Flow:
         "prepares",
         "publish_properties",
         "publishing",
+        "queue_timers",
         "seq",
         "stream_publishes",
         "timers",
@@ -108,6 +110,7 @@ class Flow:
         self.per_turn = TurnLimits()
         self.work_left = 0  # queues that this turn may still process
         self.delays = Delays(self)
+        self.queue_timers = QueueTimers(self)
         self.batch: Batch | None = None  # open between ``begin`` and ``commit``
 
     def count(self, exchange: QueueExchange, messages: int, more_copies: int = 0) -> None:
@@ -228,7 +231,7 @@ class Flow:
             waiting = queue.release(part, self.pager, failed)
             if isinstance(queue, WorkQueue):
                 self._record_returned(queue, part)
-                self.hold_back(queue, waiting)
+                self.queue_timers.hold_back(queue, waiting)
             self.touch(queue)  # limits are enforced by the turn: the consumer may be about to leave
 
     def _record_returned(self, queue: WorkQueue, leases: list[Lease]) -> None:
@@ -242,23 +245,6 @@ class Flow:
                 self.batch.add(Kind.RETURNED, payload)
             elif payload:
                 self.journal.append(Kind.RETURNED, payload)
-
-    def hold_back(self, queue: WorkQueue, waiting: dict[int, list[Message]]) -> None:
-        """Return messages to a queue after their wait in ms."""
-        for wait_ms, part in waiting.items():
-            queue.held_back[id(part)] = part
-            queue.retry_timers[id(part)] = self.at(
-                self.now_ms + wait_ms,
-                lambda part=part: self._offer_again(queue, part),  # type: ignore[misc]
-            )
-
-    def _offer_again(self, queue: WorkQueue, messages: list[Message]) -> None:
-        queue.retry_timers.pop(id(messages), None)
-        if queue.held_back.pop(id(messages), None) is not None and not queue.deleted:
-            queue.restore(messages, self.pager)
-            if queue.limited:
-                self.enforce_limits(queue)
-            self.touch(queue)
 
     def turn(self) -> None:
         """Complete this turn: deliver, expire, dead-letter, journal, page out.
@@ -321,7 +307,7 @@ class Flow:
         if is_cut:
             self.unfinished[queue] = None
         elif queue.expiring and len(store):
-            self._expire(queue)
+            self.queue_timers.expire(queue)
         if queue.limited and takes_acks and not is_cut:
             self.enforce_limits(queue)  # a policy may have lowered them
         if queue.outcasts and not self.dead_lettering.cast_out_some(queue):
@@ -355,7 +341,7 @@ class Flow:
 
     def _pass_over(self, queue: WorkQueue) -> None:
         """List the queue's unreadable messages as damaged, and continue without them."""
-        for error in queue.take_unreadable():
+        for error in queue.store.take_unreadable():
             queue.bytes = max(0, queue.bytes - error.size)
             if isinstance(error, LostRun):
                 self.damage.note_lost(queue.vhost, queue.name, error.messages, error.size, error.reason)
@@ -365,34 +351,6 @@ class Flow:
                 queue.settled.append(error.position)
         if not len(queue):
             queue.bytes = 0
-
-    def _expire(self, queue: WorkQueue) -> None:
-        queue.expire(self.now_ms, self.pager, self.per_turn.expired)
-        deadline = queue.store.next_deadline(queue.deadline_ms, self.pager)
-        if not deadline:
-            queue.expiring = queue.options.message_ttl_ms is not None or len(queue.store) > 0
-        elif deadline <= self.now_ms:
-            self.unfinished[queue] = None
-        elif queue.deadline_timer is None or deadline / 1000 < queue.deadline_timer.at:
-            self._stop_deadline(queue)
-            queue.deadline_timer = self.at(deadline, lambda: self._deadline_reached(queue))
-
-    def forget_queue(self, queue: WorkQueue) -> None:
-        """Cancel the timers of a queue that is deleted: they would keep it in memory until they are due."""
-        self._stop_deadline(queue)
-        queue.held_back.clear()
-        for timer in queue.retry_timers.values():
-            timer.cancel()
-        queue.retry_timers.clear()
-
-    def _stop_deadline(self, queue: WorkQueue) -> None:
-        if queue.deadline_timer is not None:
-            queue.deadline_timer.cancel()
-            queue.deadline_timer = None
-
-    def _deadline_reached(self, queue: WorkQueue) -> None:
-        queue.deadline_timer = None
-        self.touch(queue)
 
     def tick(self) -> None:
         """Run timers that are due at ``now_ms``; of very many only some, since other work waits."""

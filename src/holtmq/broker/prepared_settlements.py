@@ -168,7 +168,7 @@ class PreparedSettlements:
             self._decided.apply()
         for queue, departures in self._by_queue.items():
             departures.apply(flow.pager)
-            flow.hold_back(queue, departures.waiting)
+            flow.queue_timers.hold_back(queue, departures.waiting)
             flow.touch(queue)  # its limits are enforced by the turn
 
     def count_letters(self) -> None:

@@ -108,7 +108,7 @@ def test_a_message_that_returns_alone_looks_at_few_others(monkeypatch: pytest.Mo
         looked_at.append(found.seq)
         return found.seq
 
-    monkeypatch.setattr(spilling_fifo, "_seq", look)
+    monkeypatch.setattr(spilling_fifo, "seq_of", look)
     most = 0
     for one in [*out[::2], *out[1::2]]:
         looked_at.clear()

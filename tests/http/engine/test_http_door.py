@@ -24,6 +24,7 @@ from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import User
 from holtmq.config import Config, Http, Limits
 from holtmq.http.engine import protocol
+from holtmq.http.engine.request import HttpRequest
 from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
 
@@ -200,7 +201,7 @@ def test_bodies_of_strangers_are_not_kept(broker: TestBroker) -> None:
 def kept_bytes(node: FaultyNode) -> int:
     """Of bodies, over all connections."""
     exchanges = [
-        one for c in node.http.engine.connections for one in (c._intake.reading, c._active) if one is not None
+        one for c in node.http.engine.connections for one in (c.intake.reading, c._active) if one is not None
     ]
     return sum(len(chunk) for exchange in {id(e): e for e in exchanges}.values() for chunk in exchange.chunks)
 
@@ -239,29 +240,151 @@ def test_who_waits_too_long_for_room_is_told(broker: TestBroker) -> None:
     wait_for(broker, lambda node: node.http.engine.room.free == 1 << 20)
 
 
+LARGE = b'{"items":[{"queue":"q","payload":"' + b"x" * 700_000 + b'"}]}'
+CHUNKED = b"POST /api/v1/push HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def sized(path: bytes, body: bytes, *more: bytes, method: bytes = b"POST") -> bytes:
+    head = b"%s %s HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n" % (method, path, len(body))
+    return head + b"".join(line + b"\r\n" for line in more) + b"\r\n" + body
+
+
+def in_chunks(body: bytes) -> bytes:
+    return b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+
+
+def room(broker: TestBroker) -> int:
+    free: int = broker.call(lambda node: node.http.engine.room.free)
+    return free
+
+
+def take_room(broker: TestBroker, peer: socket.socket) -> bytes:
+    """Begin a request that leaves too little room for another large one; the rest of it."""
+    whole = sized(b"/api/v1/push", LARGE)
+    peer.sendall(whole[:100_000])
+    wait_for(broker, lambda node: node.http.engine.room.free == (1 << 20) - len(LARGE))
+    return whole[100_000:]
+
+
 @pytest.mark.parametrize("at_once", [0, 4096], ids=["in a thread", "at once"])
 def test_what_a_packed_body_has_become_takes_room_too(
-    broker: TestBroker, api: Api, monkeypatch: pytest.MonkeyPatch, at_once: int
+    broker: TestBroker, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(protocol, "_UNPACKED_AT_ONCE", at_once)
-    api.push("q", "a")
-    asked = b'{"entries":[{"queue":"q","partition":"none"}],"maxWaitMs":60000' + b" " * 700_000 + b"}"
 
-    def packed(path: bytes, body: bytes) -> bytes:
-        body = gzip.compress(body)
-        head = b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n"
-        return head % (path, len(body)) + body
+    def packed(body: bytes) -> bytes:
+        return sized(b"/api/v1/push", gzip.compress(body), b"content-encoding: gzip")
 
-    with wire(broker) as waiting, wire(broker) as second, wire(broker) as third:
-        waiting.sendall(packed(b"/api/v1/fetch", asked))
-        wait_for(broker, lambda node: node.http.engine.room.free == (1 << 20) - len(asked))
+    with wire(broker) as first, wire(broker) as second, wire(broker) as third:
+        take_room(broker, first)
 
-        second.sendall(packed(b"/api/v1/fetch", asked))
-        third.sendall(packed(b"/api/v1/push", b'{"items":[{"queue":"q","payload":1}]}'))
+        second.sendall(packed(LARGE))
+        third.sendall(packed(b'{"items":[{"queue":"q","payload":1}]}'))
 
         assert status_of(second) == 503
         assert status_of(third) == 201
     wait_for(broker, lambda node: node.http.engine.room.free == 1 << 20)
+
+
+SPACES = b" " * 700_000
+WAITING = {
+    "fetch": sized(b"/api/v1/fetch", b'{"entries":[{"queue":"q"}],"maxWaitMs":60000%s}' % SPACES),
+    "pop": sized(b"/api/v1/pop/queue/q?wait=true&timeout=60000", SPACES, method=b"GET"),
+    "pop of a work queue": sized(b"/api/v1/pop/queue/w?wait=true&timeout=60000", SPACES, method=b"GET"),
+    "ephemeral pop": sized(b"/api/v1/ephemeral/pop?queue=e&wait=true&timeout=60000", SPACES, method=b"GET"),
+}
+
+
+def is_waiting(node: FaultyNode) -> bool:
+    """Whether a complete request runs that has no answer."""
+    running = [one._active for one in node.http.engine.connections]
+    return any(one is not None and one.complete and one.is_running for one in running)
+
+
+@pytest.mark.parametrize("what", WAITING)
+def test_a_request_that_waits_for_messages_keeps_no_body(broker: TestBroker, api: Api, what: str) -> None:
+    broker.call(lambda node: node.broker.declare_queue(node.broker.vhost("/"), "w"))
+    api.push("q", "a", partition="other")
+    api.pop("q")
+    with wire(broker) as waiting, wire(broker) as other:
+        waiting.sendall(WAITING[what])
+        wait_for(broker, is_waiting)
+
+        wait_for(broker, lambda node: node.http.engine.room.free == 1 << 20)
+        other.sendall(sized(b"/api/v1/push", LARGE))
+
+        assert status_of(other) == 201
+        assert broker.call(kept_bytes) == 0
+
+
+def test_a_fetch_with_a_name_that_no_queue_can_have_is_refused(api: Api) -> None:
+    """It would be kept while the request waits."""
+    answer = api.post("/api/v1/fetch", {"entries": [{"queue": "q", "partition": "x" * 5_000}]})
+
+    assert answer.status_code == 400
+
+
+def test_a_large_body_in_chunks_waits_for_room(broker: TestBroker, api: Api) -> None:
+    body = LARGE[:300_000] + b'"}]}'
+    with wire(broker) as first, wire(broker) as second:
+        rest = take_room(broker, first)
+        sender = threading.Thread(target=lambda: second.sendall(CHUNKED + in_chunks(body)))
+        sender.start()
+        wait_for(broker, lambda node: len(node.http.engine.room) == 1)
+        # What it has sent by now lies in its socket, but for one read.
+        assert broker.call(kept_bytes) <= 100_000 + (1 << 18)
+
+        first.sendall(rest)
+        assert status_of(first) == 201
+        sender.join(60)
+        assert status_of(second) == 201
+        second.sendall(sized(b"/api/v1/push", b'{"items":[]}'))
+        assert status_of(second) in (200, 201), "the connection goes on"
+    assert room(broker) == 1 << 20
+
+
+def test_a_body_in_chunks_that_is_complete_when_it_becomes_large_need_not_wait(broker: TestBroker) -> None:
+    body = LARGE[: 65_536 - 3] + b'"}]}'
+    with wire(broker) as first, wire(broker) as second:
+        take_room(broker, first)
+
+        second.sendall(CHUNKED + in_chunks(body))
+
+        assert status_of(second) == 201
+        assert broker.call(lambda node: len(node.http.engine.room)) == 0
+    wait_for(broker, lambda node: node.http.engine.room.free == 1 << 20)
+
+
+def test_a_body_in_chunks_that_waits_too_long_for_room_is_refused(broker: TestBroker) -> None:
+    with wire(broker) as first, wire(broker) as second:
+        take_room(broker, first)
+        second.sendall(CHUNKED + b"%x\r\n" % len(LARGE) + LARGE[:100_000])
+        wait_for(broker, lambda node: len(node.http.engine.room) == 1)
+
+        broker.call(lambda node: node.http.engine.sweep(asyncio.get_running_loop().time() + 31))
+
+        assert status_of(second) == 503
+    wait_for(broker, lambda node: node.http.engine.room.free == 1 << 20)
+
+
+def test_a_body_in_chunks_keeps_as_much_room_as_it_has_bytes(
+    broker: TestBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = LARGE[:300_000] + b'"}]}'
+    free: list[int] = []
+    run = protocol.HttpConnection._run
+
+    def look(connection: protocol.HttpConnection, request: HttpRequest) -> None:
+        free.append(connection.engine.room.free)
+        run(connection, request)
+
+    monkeypatch.setattr(protocol.HttpConnection, "_run", look)
+    with wire(broker) as peer:
+        peer.sendall(CHUNKED + in_chunks(body))
+        assert status_of(peer) == 201
+
+    assert free == [(1 << 20) - len(body)]
+    assert room(broker) == 1 << 20
 
 
 def test_a_client_that_does_not_read_is_cut_off(broker: TestBroker) -> None:

@@ -161,7 +161,7 @@ def wait_until(broker: TestBroker, size: int) -> None:
 
     def sizes(node: object) -> list[int]:
         connections = node.http.engine.connections  # type: ignore[attr-defined]
-        return [c._intake.reading.size for c in connections if c._intake.reading is not None]
+        return [c.intake.reading.size for c in connections if c.intake.reading is not None]
 
     deadline = time.monotonic() + 60
     while (found := broker.call(sizes)) and found[0] < size:

@@ -69,8 +69,12 @@ class Levels:
 
     @property
     def unreadable(self) -> list[Missing]:
-        """Read errors since the flow last took them; a copy."""
+        """The errors that ``take_unreadable`` will return; a copy."""
         return [error for fifo in self._from_top for error in fifo.unreadable]
+
+    def take_unreadable(self) -> list[Missing]:
+        """Read errors since the last call; their messages were skipped."""
+        return [error for fifo in self._from_top for error in fifo.take_unreadable()]
 
     def level_of(self, priority: int) -> int:
         """The level for messages of this priority."""

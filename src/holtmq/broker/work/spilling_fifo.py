@@ -19,6 +19,7 @@ from holtmq.broker.message import Message
 from holtmq.broker.work.fifo_contents import FifoContents
 from holtmq.broker.work.paging import Pager
 from holtmq.broker.work.spilled_run import LostRun, Missing, SpilledRun, positions_of
+from holtmq.broker.work.stretches import behind, cut, seq_of
 from holtmq.journal.interface import RecordUnreadable
 
 # Limits when the node's memory is short (``memory_budget.py``):
@@ -60,7 +61,7 @@ class SpillingFifo:
     def __init__(self) -> None:
         self.ready: deque[Message] = deque()
         self.aside = NOTHING_ASIDE  # positions of unreadable messages: kept, and skipped
-        self.unreadable: list[Missing] = []  # since the flow last took them
+        self.unreadable: list[Missing] = []  # for ``take_unreadable``
         self.inbox: deque[Message] = self.ready
         self._paged: deque[array[int] | SpilledRun] = deque()  # journal positions, or a spilled run
         self._paged_count = 0
@@ -118,6 +119,11 @@ class SpillingFifo:
         head = self.peek(pager)
         return deadline(head) if head is not None else 0
 
+    def take_unreadable(self) -> list[Missing]:
+        """Read errors since the last call; their messages were skipped."""
+        found, self.unreadable = self.unreadable, []
+        return found
+
     def push(self, message: Message) -> None:
         """Append at the tail. (The publish path inlines this.)"""
         self.inbox.append(message)
@@ -132,12 +138,12 @@ class SpillingFifo:
         if ready and ready[0].seq < last:
             if len(messages) <= _FEW:  # else each of 100,000 that return one by one moves those before it
                 for message in messages:
-                    ready.insert(bisect_left(ready, message.seq, key=_seq), message)
+                    ready.insert(bisect_left(ready, message.seq, key=seq_of), message)
                 return
             merged = list(messages)
             while ready and ready[0].seq < last:
                 merged.append(ready.popleft())
-            merged.sort(key=_seq)
+            merged.sort(key=seq_of)
             messages = merged
         ready.extendleft(reversed(messages))
 
@@ -146,7 +152,7 @@ class SpillingFifo:
         seq, position = message.seq, message.position
         for held in (self.ready, self.inbox):
             # By seq, not by identity: a message that was paged out and read back is another object.
-            at = bisect_left(held, seq, key=_seq)
+            at = bisect_left(held, seq, key=seq_of)
             if at < len(held) and held[at].seq == seq:
                 del held[at]
                 return True
@@ -169,7 +175,7 @@ class SpillingFifo:
         About ``limit`` messages or ``most_bytes`` of bodies; none means that there are no more.
         """
         seq, position = after
-        found = _behind(self.ready, seq, limit, most_bytes)
+        found = behind(self.ready, seq, limit, most_bytes)
         for block in self._paged:
             size = sum([len(message.body) for message in found])
             if len(found) >= limit or size >= most_bytes:
@@ -187,12 +193,12 @@ class SpillingFifo:
                 found += [message for message in read if message.seq > seq]
                 size += sum([len(message.body) for message in read])
         if self.inbox is not self.ready and len(found) < limit:
-            found += _behind(self.inbox, seq, limit - len(found), most_bytes)
+            found += behind(self.inbox, seq, limit - len(found), most_bytes)
         return found
 
     def remove(self, messages: list[Message]) -> None:
         """Remove messages that ``following`` has just returned, or some of them, in the same order."""
-        left = _cut(self.ready, messages)
+        left = cut(self.ready, messages)
         for at, block in enumerate(self._paged):
             if not left:
                 break
@@ -210,7 +216,7 @@ class SpillingFifo:
                 self._paged_count -= end - first - len(kept)
                 left = left[len(here) :]
         if left:
-            _cut(self.inbox, left)
+            cut(self.inbox, left)
         self._paged = deque(block for block in self._paged if len(block))
         if not self._paged_count and self.inbox is not self.ready:
             self.ready.extend(self.inbox)
@@ -450,41 +456,6 @@ def _blocks(messages: list[Message], pager: Pager) -> list[array[int] | SpilledR
     return blocks
 
 
-def _behind(held: deque[Message], seq: int, limit: int, most_bytes: int) -> list[Message]:
-    """The messages behind this seq, until one of the limits is reached."""
-    found: list[Message] = []
-    size, first = 0, bisect_right(held, seq, key=_seq)
-    held.rotate(-first)  # 1 ns for each message before it; to step over one takes 5
-    for message in islice(held, len(held) - first):
-        found.append(message)
-        size += len(message.body)
-        if len(found) >= limit or size >= most_bytes:
-            break
-    held.rotate(first)
-    return found
-
-
-def _cut(held: deque[Message], messages: list[Message]) -> list[Message]:
-    """Remove those of these messages that are here; return the others, which are behind."""
-    here = bisect_right(messages, held[-1].seq, key=_seq) if held else 0
-    if not here:
-        return messages
-    first = bisect_left(held, messages[0].seq, key=_seq)
-    gone = {message.seq for message in messages[:here]}
-    # Turned, so that the stretch is at the left end: 1 ns for each message before it.
-    held.rotate(-first)
-    stretch: list[Message] = []
-    while gone:
-        message = held.popleft()
-        if message.seq in gone:
-            gone.remove(message.seq)
-        else:
-            stretch.append(message)
-    held.extend(stretch)
-    held.rotate(first + len(stretch))
-    return messages[here:]
-
-
 def _parts(messages: list[Message]) -> Iterator[list[Message]]:
     """Split into runs."""
     part: list[Message] = []
@@ -497,7 +468,3 @@ def _parts(messages: list[Message]) -> Iterator[list[Message]]:
         size += len(message.body)
     if part:
         yield part
-
-
-def _seq(message: Message) -> int:
-    return message.seq

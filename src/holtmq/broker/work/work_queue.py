@@ -27,7 +27,6 @@ from holtmq.broker.work.paging import Pager
 from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.returns import count_returns
 from holtmq.broker.work.round_robin import next_takers, only
-from holtmq.broker.work.spilled_run import Missing
 from holtmq.broker.work.spilling_fifo import SpillingFifo
 
 _SHARE: Final = 256  # most messages delivered before the consumers' room is checked again
@@ -307,15 +306,6 @@ class WorkQueue:
             messages = self._drop_expired(messages, now_ms)
         self.figures.delivered += len(messages)
         return messages
-
-    def take_unreadable(self) -> list[Missing]:
-        """Read errors since the last call; their messages were skipped."""
-        found: list[Missing] = []
-        fifos = self.store.fifos.values() if isinstance(self.store, Levels) else (self.store,)
-        for fifo in fifos:
-            found += fifo.unreadable
-            fifo.unreadable = []
-        return found
 
     def expire(self, now_ms: int, pager: Pager, limit: int) -> None:
         """Drop up to ``limit`` expired messages from the head, none if many wait to be dead-lettered."""

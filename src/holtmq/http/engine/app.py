@@ -68,11 +68,10 @@ class Application:
         context, run_handler, is_lenient = self._context, self._conventions.run, self._conventions.is_lenient
 
         async def run(request: HttpRequest) -> None:
-            body = request.unpacked_body
-            request.chunks = []
             identity = None if endpoint.right.is_public else request.identity
             query = Query(request.query)
-            call = Call(context, request.names, query, body, identity, request, is_lenient)
+            call = Call(context, request.names, query, request.unpacked_body, identity, request, is_lenient)
+            request.chunks = []
             await _answer(request, await run_handler(endpoint, handler, call))
 
         return as_task(f"http {endpoint.method} {endpoint.path}", run)

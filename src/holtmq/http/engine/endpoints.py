@@ -49,7 +49,7 @@ class Stream:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One complete request. The sender's rights on the route and the names in its path were checked."""
 
@@ -130,6 +130,11 @@ class Call:
         if not body:
             raise Refusal(400, EMPTY_BODY)
         return read_json(self.body, kind)
+
+    def forget_body(self) -> None:
+        """Free the body's memory, before a long wait. What was read from it must be small."""
+        self.body = b""
+        self.request.connection.free_body(self.request)
 
     def json_or(self, kind: type[T], default: T) -> T:
         """The same, for a body that may be omitted."""

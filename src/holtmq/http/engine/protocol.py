@@ -24,6 +24,7 @@ from holtmq.http.engine.engine import Engine
 from holtmq.http.engine.errors import Refusal, error_body
 from holtmq.http.engine.intake import Intake
 from holtmq.http.engine.known_heads import KnownHead, KnownHeads
+from holtmq.http.engine.large_bodies import SMALL, LargeBodies
 from holtmq.http.engine.pieces import Pieces
 from holtmq.http.engine.request import JSON, HttpRequest, json_head
 from holtmq.http.engine.request_parser import RequestParser
@@ -31,9 +32,6 @@ from holtmq.http.engine.sender import Sender
 
 log = logging.getLogger(__name__)
 
-# A body up to this size needs no reservation: the limit on connections bounds how many there are.
-_SMALL: Final = 65536
-_CHUNKED_STEP: Final = 1 << 20
 _UNPACKED_AT_ONCE: Final = 4_096  # bytes, which may become 4 MB
 # How long the rest of a refused body is read and discarded, so that the client can read the answer.
 LINGER_SECONDS: Final = 2.0
@@ -44,7 +42,7 @@ class HttpConnection(asyncio.Protocol):
 
     transport: asyncio.Transport
     peer: Peer
-    _intake: Intake
+    intake: Intake
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -59,8 +57,7 @@ class HttpConnection(asyncio.Protocol):
         self._is_stopping = False
         self._writable: asyncio.Event | None = None
         self._is_unread = False  # the client does not read its answers: take no more requests until it does
-        self._mark_at, self._mark_size = 0.0, 0  # at this time the body had this many bytes
-        self._waits_since = 0.0  # since when it waits for memory for a body; 0: it does not wait
+        self._bodies = LargeBodies(self)
         self._held: Pieces | None = None  # the answer that is being sent in portions
         self.is_tls = False
         self.write_paused = False
@@ -68,7 +65,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
-        self._intake = Intake(self.transport, self._parser, self._refuse_bytes)
+        self.intake = Intake(self.transport, self._parser, self._refuse_bytes)
         address = transport.get_extra_info("peername")
         self.peer = peer_of(str(address[0]) if isinstance(address, tuple) else "")
         self.is_tls = transport.get_extra_info("sslcontext") is not None
@@ -80,18 +77,18 @@ class HttpConnection(asyncio.Protocol):
         """Feed bytes from the client to the parser."""
         if self._is_discarding:
             return
-        self._intake.moved_at = self._loop.time()
+        self.intake.moved_at = self._loop.time()
         parser = self._parser
         requests = parser.requests
-        is_idle = not parser.head_began and self._active is None and self._intake.reading is None
+        is_idle = not parser.head_began and self._active is None and self.intake.reading is None
         if is_idle and (again := self._known_heads.find(data)) is not None:
             self._take_again(data, *again)
             return
-        self._intake.take(data)
+        self.intake.take(data)
         if (
             is_idle
             and parser.requests == requests + 1
-            and self._intake.reading is None
+            and self.intake.reading is None
             and not parser.is_unusual
         ):
             self._known_heads.learn(data, *parser.target(), parser.headers)
@@ -139,11 +136,11 @@ class HttpConnection(asyncio.Protocol):
         engine.note_fast(self)
         engine.room.withdraw(self)
         self._is_discarding = True
-        self._intake.released()
+        self.intake.released()
         self._queue.clear()
         active, self._active = self._active, None
         if active is not None:
-            self._free_body(active)
+            self.free_body(active)
             active.disconnected = True
             if active.on_lost is not None:
                 active.on_lost()
@@ -177,18 +174,18 @@ class HttpConnection(asyncio.Protocol):
         request.is_unusual = self._parser.is_unusual
         if method == b"HEAD":
             request.is_head = True
-        self._intake.reading = request
-        self._mark_at, self._mark_size = self._intake.moved_at, 0
+        self.intake.reading = request
+        self._bodies.begin(self.intake.moved_at)
         if self._active is None:
             self._active = request
             self._admit(request)
         else:
             self._queue.append(request)
-            self._intake.pause()
+            self.intake.pause()
 
     def _take_piece(self, body: bytes) -> None:
         """A piece of the body."""
-        request = self._intake.reading
+        request = self.intake.reading
         if request is None:
             return
         request.size += len(body)
@@ -196,13 +193,15 @@ class HttpConnection(asyncio.Protocol):
             return
         request.chunks.append(body)
         if request.is_admitted and request.size > request.expected:
-            self._grow(request)
+            self._bodies.grow(request, self.intake.moved_at)
 
     def _complete(self) -> None:
         """The request is complete."""
-        request, self._intake.reading = self._intake.reading, None
+        request, self.intake.reading = self.intake.reading, None
         if request is not None:
             request.complete = True
+            if request.size > SMALL:
+                self._bodies.complete(request)
             if request.is_admitted and not request.is_running and not request.response_complete:
                 self._run(request)
 
@@ -214,13 +213,13 @@ class HttpConnection(asyncio.Protocol):
             if not request.route.right.is_public:
                 identity = self._sender.at_once(request, self.peer)
                 if identity is None:
-                    self._intake.pause()
+                    self.intake.pause()
                     self.engine.run(self._identify(request), "http-login")
                     return
                 self._sender.let_in(request, identity)
             self._take_body(request)
         except Exception as error:
-            self._refuse(request, error)
+            self.refuse(request, error)
 
     async def _identify(self, request: HttpRequest) -> None:
         """Authenticate a sender that is not known from memory. Reading is paused meanwhile."""
@@ -230,77 +229,56 @@ class HttpConnection(asyncio.Protocol):
                 self._sender.let_in(request, identity)
                 self._take_body(request)
         except Exception as error:
-            self._refuse(request, error)
+            self.refuse(request, error)
 
-    def _refuse(self, request: HttpRequest, error: Exception) -> None:
+    def refuse(self, request: HttpRequest, error: Exception) -> None:
+        """Answer a request that is not admitted, and forget its body."""
         if isinstance(error, TokenRefused | RightMissing) and self.engine.authenticator.is_open(request.path):
             request.identity = self.engine.authenticator.open_path_identity()
             self._take_body(request)
             return
         if not request.complete:
             length = request.headers.get(b"content-length", b"")
-            request.keep_alive = request.keep_alive and length.isdigit() and int(length) <= _SMALL
+            request.keep_alive = request.keep_alive and length.isdigit() and int(length) <= SMALL
         request.fail(error)
 
     def _take_body(self, request: HttpRequest) -> None:
         limit = self.engine.limit(request.route)
         if limit == 0:  # the body is discarded: the answer does not need it
-            self._start(request)
+            self.start(request)
             return
         length = request.headers.get(b"content-length")
-        request.expected = min(limit, _SMALL)
+        request.expected = min(limit, SMALL)
         if length is not None:
             request.expected = size = int(length)
             if size > limit:
-                self._refuse_size(request, limit)
+                self._bodies.refuse_size(request, limit)
                 return
-            if size > _SMALL and not request.complete:
-                if not self.engine.room.take(self, size, lambda: self._start(request, size)):
-                    self._waits_since = self._intake.moved_at
-                    self._intake.pause()
-                    return
-                request.reserved = size
+            is_large = size > SMALL and not request.complete
+            if is_large and not self._bodies.take(request, size, self.intake.moved_at):
+                return
         elif request.size > limit:
-            self._refuse_size(request, limit)
+            self._bodies.refuse_size(request, limit)
             return
-        self._start(request)
+        self.start(request)
 
-    def _start(self, request: HttpRequest, reserved: int = 0) -> None:
+    def start(self, request: HttpRequest, reserved: int = 0) -> None:
+        """Accept the body; ``reserved``: what it waited for."""
         request.reserved = reserved or request.reserved
         request.is_admitted = True
-        self._waits_since = 0.0
         if not self._queue:
-            self._intake.resume()
-        self._mark_at = self._intake.moved_at
+            self.intake.resume()
+        self._bodies.go_on(self.intake.moved_at)
         if request.complete or request.route.max_body == 0:
             self._run(request)
             return
         if request.expects_continue:
+            request.expects_continue = False
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _grow(self, request: HttpRequest) -> None:
-        """Reserve more for a chunked body, whose size is not known in advance."""
-        limit = self.engine.limit(request.route)
-        if request.size > limit:
-            self._refuse_size(request, limit)
-            return
-        more = request.size + _CHUNKED_STEP - request.reserved
-        if self.engine.room.try_take(more):
-            request.reserved += more
-            request.expected = request.reserved
-            return
-        request.keep_alive = False
-        request.fail(Refusal(503, "too many large requests at a time: send a content-length to wait in line"))
-
-    def _refuse_size(self, request: HttpRequest, limit: int) -> None:
-        request.keep_alive = False  # the rest of the body may still be on its way
-        request.fail(Refusal(413, f"The request body is larger than {limit} bytes"))
-
-    def _free_body(self, request: HttpRequest) -> None:
-        request.chunks = []
-        if request.reserved:
-            size, request.reserved = request.reserved, 0
-            self.engine.room.give(size)
+    def free_body(self, request: HttpRequest) -> None:
+        """Forget a body that nobody needs any more; others may have its room."""
+        self._bodies.free(request)
 
     def _run(self, request: HttpRequest) -> None:
         request.is_running = True
@@ -329,7 +307,7 @@ class HttpConnection(asyncio.Protocol):
     def _handle_unpacked(self, request: HttpRequest) -> None:
         """Reserve memory for what a body has become: a handler may keep it while it waits."""
         more = request.kept_bytes - request.reserved
-        if request.kept_bytes > _SMALL and more > 0:
+        if request.kept_bytes > SMALL and more > 0:
             if not self.engine.room.try_take(more):
                 request.fail(Refusal(503, "too many large requests at a time"))
                 return
@@ -345,7 +323,7 @@ class HttpConnection(asyncio.Protocol):
     def write_answer(self, request: HttpRequest, data: bytes) -> None:
         """Write a whole answer, head and body."""
         if request.reserved:
-            self._free_body(request)
+            self.free_body(request)
         request.chunks = []
         transport = self.transport
         if request.disconnected or transport.is_closing():
@@ -379,7 +357,7 @@ class HttpConnection(asyncio.Protocol):
         length: int | None = None,
     ) -> None:
         """Answer piece by piece, as fast as the client reads; chunked unless the length is known."""
-        self._free_body(request)
+        self.free_body(request)
         request.is_streaming = True
         transport = self.transport
         is_chunked = length is None and not request.is_head
@@ -418,8 +396,8 @@ class HttpConnection(asyncio.Protocol):
             self._part(request)
         elif self.write_paused:
             self._is_unread = True
-            self._intake.pause()
-        elif self._queue or self._is_taking or self._intake.is_paused:
+            self.intake.pause()
+        elif self._queue or self._is_taking or self.intake.is_paused:
             self._take_next()
         else:
             self._active = None
@@ -434,19 +412,19 @@ class HttpConnection(asyncio.Protocol):
             self._admit(self._active)
         self._is_taking = False
         if self._active is None:
-            self._intake.resume()
+            self.intake.resume()
 
     def _part(self, request: HttpRequest) -> None:
         """Close after the last answer."""
         self._active = None
-        self._intake.end()
+        self.intake.end()
         self._queue.clear()
         if request.complete:
             self._is_discarding = True
             self._close()
             return
         # Closing a socket with unread input sends a reset, which can overtake the answer.
-        self._intake.resume()
+        self.intake.resume()
         self._is_discarding = True
         self._loop.call_later(LINGER_SECONDS, self._close)
 
@@ -463,7 +441,7 @@ class HttpConnection(asyncio.Protocol):
     def _end(self, status: int, text: str, code: str) -> None:
         """Write an error and close, when there is no request to answer."""
         self._is_discarding = True
-        self._intake.end()
+        self.intake.end()
         if not self.transport.is_closing():
             body = error_body(text, code)
             self.transport.write(json_head(status) + b"%d\r\nconnection: close\r\n\r\n" % len(body) + body)
@@ -499,35 +477,13 @@ class HttpConnection(asyncio.Protocol):
     def check_time(self, now: float) -> None:
         """Close if the client sends its request too slowly: it costs a socket, and perhaps memory."""
         patience = self.engine.patience
-        reading = self._intake.reading
+        reading = self.intake.reading
         if self._parser.head_began:
-            if now - self._parser.head_began > patience.head and not self._intake.is_paused:
+            if now - self._parser.head_began > patience.head and not self.intake.is_paused:
                 self.transport.abort()
         elif reading is not None:
-            self._check_body(reading, now)
-        elif self._active is None and not self._intake.is_paused:
+            self._bodies.check_time(reading, now)
+        elif self._active is None and not self.intake.is_paused:
             most = patience.idle if self._parser.requests else patience.head
-            if now - self._intake.moved_at > most:
+            if now - self.intake.moved_at > most:
                 self._close()
-
-    def _check_body(self, request: HttpRequest, now: float) -> None:
-        patience = self.engine.patience
-        if self._intake.is_paused:
-            if self._waits_since and now - self._waits_since > patience.room:
-                self._waits_since = 0.0
-                self.engine.room.withdraw(self)
-                self._refuse(
-                    request, Refusal(503, "there is no memory for a body of this size at the moment")
-                )
-            return
-        if now - self._mark_at <= patience.body:
-            return
-        if request.size - self._mark_size >= patience.body_bytes:
-            self._mark_at, self._mark_size = now, request.size
-            return
-        log.info("body stalled", extra={"peer": self.peer.address, "bytes": request.size})
-        request.keep_alive = False
-        if request.response_complete or request.is_running:
-            self.transport.abort()
-        else:
-            request.fail(Refusal(408, f"the body did not come within {patience.body:g} seconds"))

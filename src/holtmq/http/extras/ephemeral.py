@@ -149,6 +149,7 @@ async def pop(call: Call) -> object:
     partition, auto_ack = query.optional("partition"), query.flag("autoAck")
     loop = asyncio.get_running_loop()
     deadline = loop.time() + (wait_ms / 1000 if query.flag("wait") else 0)
+    call.forget_body()
     found = queue.pop(group, partition, limit, auto_ack, call.now)
     while not found and (left := deadline - loop.time()) > 0:
         await _changed(queue, queue.next_change(group, partition, call.now), call.now, left)

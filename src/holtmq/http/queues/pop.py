@@ -148,6 +148,7 @@ class PopApi:
     ) -> None:
         service, loop = self._service, asyncio.get_running_loop()
         lasting = request.connection.engine.lasting
+        request.connection.free_body(request)
 
         def ended() -> None:
             timer.cancel()

@@ -19,6 +19,7 @@ from holtmq.http.engine.endpoints import READ, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.lasting_requests import sender_now
 from holtmq.http.engine.wire import iso_ms, moment_us, raw
+from holtmq.http.queues.push import NAME_MAX
 
 _MOST: Final = 1024
 _PAGE: Final = 1000
@@ -59,6 +60,9 @@ async def fetch(call: Call) -> object:
     if len(asked.entries) > _MOST:
         raise Refusal(400, f"more than {_MOST} entries")
     wanted = max(asked.min_bytes or 1, 1)
+    if any(max(len(entry.queue), len(entry.partition)) > NAME_MAX for entry in asked.entries):
+        raise Refusal(400, f"a name is longer than {NAME_MAX} characters")
+    call.forget_body()
     queues = {entry.queue for entry in asked.entries}
     for name in queues:
         call.require(Action.READ, name)

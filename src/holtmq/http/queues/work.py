@@ -134,6 +134,7 @@ class WorkApi:
             self._leases.withdraw(waiting)
             request.fail(error)
 
+        request.connection.free_body(request)
         loop = asyncio.get_running_loop()
         timer = loop.call_later(asked.wait_seconds, give_up)
         request.on_lost = lost

@@ -32,9 +32,13 @@ class WideLine:
         self._queues = queues
         self._levels: dict[int, ReadyPartitions] = {}  # by ``priority_order``
         self._later = ReadyPartitions()  # deadlines only
-        for queue in queues.values():
+        levels: dict[int, list[int]] = {}
+        for number, queue in queues.items():  # there may be 100,000
             if matches(namespace, task, queue):
-                self.offer(queue)
+                levels.setdefault(queue.config.priority_order, []).append(number)
+        for order, numbers in levels.items():
+            self._levels[order] = ReadyPartitions()
+            self._levels[order].rebuild(numbers, {})
 
     def offer(self, queue: PartitionedQueue) -> None:
         """Add a queue that may have messages for the group."""
