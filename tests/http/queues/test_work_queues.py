@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -15,6 +18,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from holtmq.journal import FileJournal
 from holtmq.journal.interface import DurableCallback
 from holtmq.testing import TestBroker
+from holtmq.testing.views import work_queue
 
 
 @pytest.fixture
@@ -211,6 +215,48 @@ def test_a_waiting_pop_is_woken_by_an_amqp_publish(both_doors: Any) -> None:
 
     assert [message["data"] for message in got] == [1]
     assert consumers(channel) == 0
+
+
+def test_a_pop_is_no_consumer_of_an_auto_delete_queue(both_doors: Any) -> None:
+    broker, client, channel = both_doors
+    channel.queue_declare("passing", durable=True, auto_delete=True)
+    path, wait = "/api/v1/pop/queue/passing", {"wait": "true", "timeout": "60000"}
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(client.get, path, params=wait)
+        _until(lambda: broker.call(lambda node: len(work_queue(node.broker, "passing").consumers)) == 1)
+        for body in (b"1", b"2"):
+            channel.basic_publish("", "passing", body)
+        first = served.result(60).json()["messages"]
+        (second,) = client.get(path).json()["messages"]
+
+        in_vain = pool.submit(client.get, path, params=wait)
+        _until(lambda: broker.call(lambda node: len(work_queue(node.broker, "passing").consumers)) == 1)
+        channel.basic_cancel(channel.basic_consume("passing", lambda *_: None))
+        empty = in_vain.result(60)
+
+    assert [message["data"] for message in (*first, second)] == [1, 2]
+    assert empty.status_code == 204
+    assert broker.queues() == ["jobs"]
+
+
+def test_a_pop_that_may_not_wait_leaves_nothing_behind(
+    both_doors: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, _, channel = both_doors
+    channel.basic_consume("jobs", lambda *_: None, exclusive=True)
+
+    with httpx.Client(base_url=broker.http_url, timeout=60) as client:
+        path, wait = "/api/v1/pop/queue/jobs", {"wait": "true", "timeout": "60"}
+        answer = client.get(path, params=wait)
+        time.sleep(0.1)  # as long as it would have waited
+
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def _until(done: Callable[[], bool]) -> None:
+    while not done():
+        time.sleep(0.001)
 
 
 def test_a_string_comes_back_as_the_string_that_was_pushed(both_doors: Any) -> None:

@@ -226,9 +226,12 @@ class TimedLeases:
         self._serves_left = max(0, self._serves_left - 1)
 
     def withdraw(self, waiting: WaitingPop) -> None:
-        """Cancel a waiting pop."""
-        if waiting in waiting.queue.consumers:
-            self._broker.cancel(waiting.queue, waiting)
+        """Cancel a waiting pop. That it was the last one does not delete an auto-delete queue."""
+        queue = waiting.queue
+        if waiting in queue.consumers:
+            queue.remove_consumer(waiting)
+            queue.used_ms = self._flow.now_ms
+            self._flow.touch(queue)
 
     def hand_out(
         self,

@@ -119,12 +119,12 @@ class WorkApi:
             timer.cancel()
             self._leases.withdraw(waiting)
 
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(asked.wait_seconds, give_up)
-        request.on_lost = lost
         waiting = self._leases.wait(
             queue, lease_id, asked.limit, seconds, asked.auto_ack, deliver, give_up, worker
         )
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(asked.wait_seconds, give_up)
+        request.on_lost = lost
 
     def _deliver(
         self, request: HttpRequest, asked: "Parameters", messages: list[WorkMessage], lease_id: str
