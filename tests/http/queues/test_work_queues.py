@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -61,6 +62,11 @@ def ack(client: httpx.Client, message: dict[str, Any], status: str = "completed"
 def consumers(channel: BlockingChannel) -> int:
     count: int = channel.queue_declare("jobs", passive=True).method.consumer_count
     return count
+
+
+def unacked(broker: TestBroker) -> int:
+    # Not ``call``, which waits for the disk.
+    return broker._run(lambda node: work_queue(node.broker, "jobs").unacked)
 
 
 def test_what_http_pushes_an_amqp_consumer_gets(both_doors: Any) -> None:
@@ -217,6 +223,25 @@ def test_a_waiting_pop_is_woken_by_an_amqp_publish(both_doors: Any) -> None:
     assert consumers(channel) == 0
 
 
+def test_what_a_worker_did_not_get_because_it_had_left_goes_to_the_next(both_doors: Any) -> None:
+    broker, client, channel = both_doors
+    with socket.create_connection(("127.0.0.1", broker.http_port)) as worker:
+        worker.sendall(b"GET /api/v1/pop/queue/jobs?wait=true HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+        _until(lambda: consumers(channel) == 1)
+        broker.disk.stall()  # the answer waits for the record of the delivery
+        publisher = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+        publisher.channel().basic_publish("", "jobs", b"1", pika.BasicProperties(delivery_mode=2))
+        _until(lambda: unacked(broker) == 1)
+    _until(lambda: broker._run(lambda node: len(node.http.engine.connections)) == 0)
+
+    broker.disk.resume()
+    publisher.close()
+
+    _until(lambda: unacked(broker) == 0)
+    (message,) = pop(client)
+    assert (message["data"], message["deliveryAttempt"]) == (1, 2)
+
+
 def test_a_pop_is_no_consumer_of_an_auto_delete_queue(both_doors: Any) -> None:
     broker, client, channel = both_doors
     channel.queue_declare("passing", durable=True, auto_delete=True)
@@ -255,7 +280,9 @@ def test_a_pop_that_may_not_wait_leaves_nothing_behind(
 
 
 def _until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
     while not done():
+        assert time.monotonic() < deadline
         time.sleep(0.001)
 
 

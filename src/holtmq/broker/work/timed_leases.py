@@ -321,6 +321,13 @@ class TimedLeases:
             named.add((ack.queue.id, ack.transaction_id))
             taken.add(found[2].number)
 
+    def give_back(self, lease_id: str) -> None:
+        """End a lease whose messages have not reached their worker."""
+        loan = self._loans.get(lease_id)
+        if loan is not None:
+            loan.expires_ms = self._flow.now_ms
+            self._plan(lease_id, loan)
+
     def queue_of_lease(self, lease_id: str) -> str | None:
         """The name of the queue whose messages this lease holds."""
         loan = self._loans.get(lease_id)

@@ -130,7 +130,14 @@ class WorkApi:
         self, request: HttpRequest, asked: "Parameters", messages: list[WorkMessage], lease_id: str
     ) -> None:
         body = _popped(messages, "" if asked.auto_ack else lease_id, asked.group)
+        if not asked.auto_ack:
+            request.on_dropped = lambda: self._give_back(lease_id)
         request.answer_when_durable(self._journal, 200, body)
+
+    def _give_back(self, lease_id: str) -> None:
+        """Return messages whose client left before the answer: others need not wait for the lease to end."""
+        self._tick()
+        self._leases.give_back(lease_id)
 
     def settle(self, acks: Sequence[tuple[int, "AckIn"]]) -> list[tuple[int, str]]:
         """Settle messages of work queues; takes (index, ack) and returns (index, answer) of each."""
