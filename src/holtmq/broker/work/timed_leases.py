@@ -8,6 +8,7 @@ Over 400 lines: pops, settlements and expiry change the same few tables.
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holtmq.broker.errors import LimitReached
@@ -172,7 +173,8 @@ class TimedLeases:
             return []
         queue.unacked += len(messages)
         if queue.persisted and not auto_ack:
-            self._mark_later(queue, max(message.seq for message in messages))
+            newest = messages[-1] if queue.fifo is not None else max(messages, key=attrgetter("seq"))
+            self._mark_later(queue, newest.seq)
         return self.hand_out(queue, messages, lease_id, seconds, auto_ack, worker)
 
     def _mark_later(self, queue: WorkQueue, newest: int) -> None:
