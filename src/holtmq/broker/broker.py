@@ -50,6 +50,7 @@ from holtmq.broker.topology.vhosts import VHosts
 from holtmq.broker.work.leases import Ledger
 from holtmq.broker.work.other_holders import OtherHolders
 from holtmq.broker.work.paging import Spill
+from holtmq.broker.work.waiting_pop import WaitingPop
 from holtmq.broker.work.work_queue import WorkQueue, require_work_queue
 from holtmq.journal.interface import Journal
 from holtmq.wire.tables import FieldTable
@@ -416,7 +417,8 @@ class Broker:
         if queue.deleted:
             return
         queue.used_ms = self.flow.now_ms
-        if queue.auto_delete and not queue.consumers:
+        # A pop that waits is as little a consumer as basic.get is.
+        if queue.auto_delete and all(isinstance(one, WaitingPop) for one in queue.consumers):
             self.removals.remove(queue)
         else:
             self.flow.touch(queue)

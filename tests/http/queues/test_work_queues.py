@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -15,6 +19,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from holtmq.journal import FileJournal
 from holtmq.journal.interface import DurableCallback
 from holtmq.testing import TestBroker
+from holtmq.testing.views import work_queue
 
 
 @pytest.fixture
@@ -57,6 +62,11 @@ def ack(client: httpx.Client, message: dict[str, Any], status: str = "completed"
 def consumers(channel: BlockingChannel) -> int:
     count: int = channel.queue_declare("jobs", passive=True).method.consumer_count
     return count
+
+
+def unacked(broker: TestBroker) -> int:
+    # Not ``call``, which waits for the disk.
+    return broker._run(lambda node: work_queue(node.broker, "jobs").unacked)
 
 
 def test_what_http_pushes_an_amqp_consumer_gets(both_doors: Any) -> None:
@@ -211,6 +221,69 @@ def test_a_waiting_pop_is_woken_by_an_amqp_publish(both_doors: Any) -> None:
 
     assert [message["data"] for message in got] == [1]
     assert consumers(channel) == 0
+
+
+def test_what_a_worker_did_not_get_because_it_had_left_goes_to_the_next(both_doors: Any) -> None:
+    broker, client, channel = both_doors
+    with socket.create_connection(("127.0.0.1", broker.http_port)) as worker:
+        worker.sendall(b"GET /api/v1/pop/queue/jobs?wait=true HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+        _until(lambda: consumers(channel) == 1)
+        broker.disk.stall()  # the answer waits for the record of the delivery
+        publisher = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+        publisher.channel().basic_publish("", "jobs", b"1", pika.BasicProperties(delivery_mode=2))
+        _until(lambda: unacked(broker) == 1)
+    _until(lambda: broker._run(lambda node: len(node.http.engine.connections)) == 0)
+
+    broker.disk.resume()
+    publisher.close()
+
+    _until(lambda: unacked(broker) == 0)
+    (message,) = pop(client)
+    assert (message["data"], message["deliveryAttempt"]) == (1, 2)
+
+
+def test_a_pop_is_no_consumer_of_an_auto_delete_queue(both_doors: Any) -> None:
+    broker, client, channel = both_doors
+    channel.queue_declare("passing", durable=True, auto_delete=True)
+    path, wait = "/api/v1/pop/queue/passing", {"wait": "true", "timeout": "60000"}
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(client.get, path, params=wait)
+        _until(lambda: broker.call(lambda node: len(work_queue(node.broker, "passing").consumers)) == 1)
+        for body in (b"1", b"2"):
+            channel.basic_publish("", "passing", body)
+        first = served.result(60).json()["messages"]
+        (second,) = client.get(path).json()["messages"]
+
+        in_vain = pool.submit(client.get, path, params=wait)
+        _until(lambda: broker.call(lambda node: len(work_queue(node.broker, "passing").consumers)) == 1)
+        channel.basic_cancel(channel.basic_consume("passing", lambda *_: None))
+        empty = in_vain.result(60)
+
+    assert [message["data"] for message in (*first, second)] == [1, 2]
+    assert empty.status_code == 204
+    assert broker.queues() == ["jobs"]
+
+
+def test_a_pop_that_may_not_wait_leaves_nothing_behind(
+    both_doors: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, _, channel = both_doors
+    channel.basic_consume("jobs", lambda *_: None, exclusive=True)
+
+    with httpx.Client(base_url=broker.http_url, timeout=60) as client:
+        path, wait = "/api/v1/pop/queue/jobs", {"wait": "true", "timeout": "60"}
+        answer = client.get(path, params=wait)
+        time.sleep(0.1)  # as long as it would have waited
+
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def _until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def test_a_string_comes_back_as_the_string_that_was_pushed(both_doors: Any) -> None:

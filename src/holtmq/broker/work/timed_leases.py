@@ -8,6 +8,7 @@ Over 400 lines: pops, settlements and expiry change the same few tables.
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holtmq.broker.errors import LimitReached
@@ -172,7 +173,8 @@ class TimedLeases:
             return []
         queue.unacked += len(messages)
         if queue.persisted and not auto_ack:
-            self._mark_later(queue, max(message.seq for message in messages))
+            newest = messages[-1] if queue.fifo is not None else max(messages, key=attrgetter("seq"))
+            self._mark_later(queue, newest.seq)
         return self.hand_out(queue, messages, lease_id, seconds, auto_ack, worker)
 
     def _mark_later(self, queue: WorkQueue, newest: int) -> None:
@@ -226,9 +228,12 @@ class TimedLeases:
         self._serves_left = max(0, self._serves_left - 1)
 
     def withdraw(self, waiting: WaitingPop) -> None:
-        """Cancel a waiting pop."""
-        if waiting in waiting.queue.consumers:
-            self._broker.cancel(waiting.queue, waiting)
+        """Cancel a waiting pop. That it was the last one does not delete an auto-delete queue."""
+        queue = waiting.queue
+        if waiting in queue.consumers:
+            queue.remove_consumer(waiting)
+            queue.used_ms = self._flow.now_ms
+            self._flow.touch(queue)
 
     def hand_out(
         self,
@@ -317,6 +322,13 @@ class TimedLeases:
                 raise AckRefused(AckVerdict.INVALID_LEASE if ack.lease_id else AckVerdict.NOT_FOUND)
             named.add((ack.queue.id, ack.transaction_id))
             taken.add(found[2].number)
+
+    def give_back(self, lease_id: str) -> None:
+        """End a lease whose messages have not reached their worker."""
+        loan = self._loans.get(lease_id)
+        if loan is not None:
+            loan.expires_ms = self._flow.now_ms
+            self._plan(lease_id, loan)
 
     def queue_of_lease(self, lease_id: str) -> str | None:
         """The name of the queue whose messages this lease holds."""

@@ -135,19 +135,26 @@ class WorkApi:
             request.fail(error)
 
         request.connection.free_body(request)
+        waiting = self._leases.wait(
+            queue, lease_id, asked.limit, seconds, asked.auto_ack, deliver, give_up, worker
+        )
         loop = asyncio.get_running_loop()
         timer = loop.call_later(asked.wait_seconds, give_up)
         request.on_lost = lost
         lasting.begin(request, check, refuse)
-        waiting = self._leases.wait(
-            queue, lease_id, asked.limit, seconds, asked.auto_ack, deliver, give_up, worker
-        )
 
     def _deliver(
         self, request: HttpRequest, asked: "Parameters", messages: list[WorkMessage], lease_id: str
     ) -> None:
         body = _popped(messages, "" if asked.auto_ack else lease_id, asked.group)
+        if not asked.auto_ack:
+            request.on_dropped = lambda: self._give_back(lease_id)
         request.answer_when_durable(self._journal, 200, body)
+
+    def _give_back(self, lease_id: str) -> None:
+        """Return messages whose client left before the answer: others need not wait for the lease to end."""
+        self._tick()
+        self._leases.give_back(lease_id)
 
     def settle(self, acks: Sequence[tuple[int, "AckIn"]]) -> list[tuple[int, str]]:
         """Settle messages of work queues; takes (index, ack) and returns (index, answer) of each."""
