@@ -268,6 +268,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "import users and permissions": (20_000, rows.load("users")),
     "import policies": (20_000, rows.load("policies")),
     "import vhosts": (2_000, rows.load("vhosts")),
+    "list vhosts": (10_000, topology.list_vhosts),
     "list very many queues": (100_000, rows.listed("/api/queues")),
     "a page of very many queues": (100_000, rows.listed("/api/queues?page=5&page_size=100")),
     "a page of queues by a pattern": (100_000, rows.listed("/api/queues?page=1&name=9%249&use_regex=true")),

@@ -153,6 +153,15 @@ def choose(kind: str) -> Prepare:
     return prepare
 
 
+def list_vhosts(site: Site, count: int) -> Callable[[], object]:
+    def make(node: Node) -> None:
+        for number in range(count):
+            node.broker.put_vhost(f"vhost-{number}")
+
+    site.topology(make)
+    return lambda: site.get("/api/vhosts")
+
+
 def delete_vhost(site: Site, count: int) -> Callable[[], object]:
     def make(node: Node) -> None:
         broker = node.broker

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Final
+from weakref import ref
 
 from holtmq.http.engine.errors import Refusal
 
@@ -24,12 +25,18 @@ SMALL: Final = 65536
 class LargeBodies:
     """The body that is arriving on a connection, if any."""
 
-    __slots__ = ("_connection", "_mark_at", "_mark_size", "_waits_since")
+    __slots__ = ("_mark_at", "_mark_size", "_owner", "_waits_since")
 
     def __init__(self, connection: HttpConnection) -> None:
-        self._connection = connection
+        self._owner = ref(connection)  # which refers to this
         self._mark_at, self._mark_size = 0.0, 0  # at this time the body had this many bytes
         self._waits_since = 0.0  # since when it waits for room; 0: it does not wait
+
+    @property
+    def _connection(self) -> HttpConnection:
+        connection = self._owner()
+        assert connection is not None
+        return connection
 
     def begin(self, now: float) -> None:
         """A new body may begin to arrive."""

@@ -19,6 +19,7 @@ from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.context import NODE
 from holtmq.http.engine.endpoints import CHANGED, CREATED, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import plain
 from holtmq.http.management.access import ADMINISTER, MAKE_POLICY, MANAGE
 from holtmq.http.management.conventions import endpoint, missing_is_bad_request
@@ -43,13 +44,13 @@ ALGORITHM: Final = "argon2id"
 _ARGON2: Final = "$argon2id$"
 
 
-async def vhost_row(call: Call, vhost: VHost) -> dict[str, object]:
+async def vhost_row(call: Call, vhost: VHost, stepwise: Stepwise) -> dict[str, object]:
     return {
         "default_queue_type": "undefined",  # RabbitMQ's word, unless the vhost has one
         **vhost_definition(call.broker.users.vhost(vhost.name) or Vhost(vhost.name)),
         "tracing": False,
         "cluster_state": {NODE: "running"},
-        **await vhost_figures(call, vhost),
+        **await vhost_figures(call, vhost, stepwise),
     }
 
 
@@ -84,11 +85,16 @@ def set_vhost(broker: Broker, name: str, given: VhostIn) -> None:
 
 async def list_vhosts(call: Call) -> object:
     found = [call.broker.vhosts[name] for name in sorted(call.broker.vhosts) if call.identity.sees(name)]
-    return [await vhost_row(call, vhost) for vhost in found]
+    rows: list[dict[str, object]] = []
+    stepwise = Stepwise()
+    for vhost in found:
+        if call.broker.vhosts.get(vhost.name) is vhost:  # it may be deleted between two steps
+            rows.append(await vhost_row(call, vhost, stepwise))
+    return rows
 
 
 async def show_vhost(call: Call) -> object:
-    return await vhost_row(call, call.vhost)
+    return await vhost_row(call, call.vhost, Stepwise())
 
 
 async def put_vhost(call: Call) -> Reply:

@@ -19,9 +19,10 @@ _ANSWERS: Final = ("confirm", "return_unroutable", "drop_unroutable")
 _OCTETS: Final = ("recv_oct", "send_oct")
 
 
-async def vhost_figures(call: Call, vhost: VHost) -> dict[str, object]:
+async def vhost_figures(call: Call, vhost: VHost, stepwise: Stepwise) -> dict[str, object]:
     """Messages, ``message_stats`` and bytes of a vhost."""
-    stepwise, sums = Stepwise(), Sums(int(call.context.clock()))
+    sums = Sums(int(call.context.clock()))
+    await stepwise.between()
     for place, queue in enumerate(list(vhost.queues.values())):
         if not place % _LOOK_EVERY:
             await stepwise.between()
