@@ -364,8 +364,20 @@ class Channel:
 
     def close(self, then: Callable[[], None] | None = None) -> None:
         """Remove the channel's consumers and requeue its unacked messages. ``then``: run after the last."""
+
+        def closed() -> None:
+            self.released()
+            if then is not None:
+                then()
+
+        gone = list(self.consumers.values())
         remove_consumers([self])
-        self.settling.return_all(*self.begin_close(then), failed=True)
+        self.settling.return_all(*self.begin_close(closed), failed=True)
+        self.broker.long_changes.free(gone)
+
+    def released(self) -> None:
+        """All is done. Refer to nothing that refers back: then no garbage collection is needed."""
+        del self.topology, self.consuming, self.settling
 
     def begin_close(self, then: Callable[[], None] | None = None) -> Closing:
         """Close the channel, but for its consumers in their queues and its unacked messages.
@@ -389,7 +401,6 @@ class Channel:
             self.broker.sessions.discard(self.ledger)
             self.consuming.closed()
             self.transaction = None  # the garbage collector does not track leases: drop all references
-            del self.topology, self.consuming, self.settling  # which refer to this channel
             if then is not None:
                 then()
 

@@ -7,9 +7,10 @@ clocks: the broker's timers call the next step.
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 STEP: Final = 2_000  # simple items (such as removed bindings) per step: about 5 ms
+_FREED: Final = 2_000  # consumers, of which one may be made of ten objects
 
 
 class LongChanges:
@@ -49,6 +50,11 @@ class LongChanges:
         else:
             action()
 
+    def free(self, objects: list[Any]) -> None:
+        """Drop these, of which the caller keeps none: to free very many at once takes long."""
+        if len(objects) > _FREED:
+            self.add(_dropping(objects), step=1)
+
     def complete(self) -> None:
         """Run what is left of all changes: the node stops."""
         while self._waiting:
@@ -67,6 +73,12 @@ class LongChanges:
 def _once(action: Callable[[], None]) -> Iterator[None]:
     action()
     yield from ()
+
+
+def _dropping(objects: list[Any]) -> Iterator[None]:
+    while objects:
+        del objects[-_FREED:]
+        yield
 
 
 def _advance(change: Iterator[object], step: int) -> bool:
