@@ -281,7 +281,7 @@ class FakeDisk:
         """Count an operation; PowerCut when the power is off."""
         self.operations += 1
         if self._cut_at is not None and self.operations > self._cut_at:
-            raise PowerCut(errno.EIO, "the power is off")
+            raise PowerCut(errno.ENODEV, "the power is off")
 
     def admit_write(self, size: int) -> tuple[int, OSError | None]:
         """How many of the bytes may be written, and what to raise after them."""

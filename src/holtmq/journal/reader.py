@@ -25,7 +25,8 @@ _PAGE: Final = 4096
 _RUN: Final = 1 << 20
 _GAP: Final = 64 << 10  # positions closer than this share one read
 _AHEAD: Final = 2 << 20
-_SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of this moment: the file itself is whole
+# The file itself is whole: no handles or memory at this moment, or the disk is gone with all files.
+_PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENODEV)
 
 
 class OpenSegment:
@@ -192,7 +193,7 @@ class LogReader:
         except FileNotFoundError:
             raise JournalCorrupt(f"segment {folder}/{segment_name(base)} is missing") from None
         except OSError as exc:
-            if exc.errno in _SHORTAGES:
+            if exc.errno in _PASSING:
                 raise
             reason = f"cannot be opened: {exc.strerror}"
             raise JournalCorrupt(f"segment {folder}/{segment_name(base)} {reason}") from None
