@@ -26,6 +26,7 @@ from holtmq.broker.partitioned.waiting.wide_pops import WideLines, matches
 _FEW_HOMES: Final = 4_096
 _QUEUE_LOOKS: Final = 4  # a queue takes as long as so many partitions
 _JOIN_LOOKS: Final = 20  # the record of where a group starts
+_LINED_UP: Final = 50  # queues that are put into a new line in the time of a look
 _JOINED_MAX: Final = 100_000  # 180 bytes each; needs a bound because pops may name any partition
 
 
@@ -87,6 +88,8 @@ class Popping:
         runs: list[Run] = []
         limit, most = request.limit, request.most_partitions
         left = min(request.most_bytes, self.most_bytes)
+        if not self._wide.has_line(request.namespace, request.task, request.group):
+            looks.left -= len(self._store.queues) // _LINED_UP
         line = self._wide.line(request.namespace, request.task, request.group)
         may_read = request.may_read
         for queue in line.take(now):

@@ -27,7 +27,7 @@ from holtmq.broker.partitioned.queue_config import US, QueueConfig
 from holtmq.broker.partitioned.waiting.ready_partitions import ReadyPartitions
 
 QUEUE_MODE: Final = "__QUEUE_MODE__"  # the group of consumers that name none
-LOOKS: Final = 2_000  # partitions at which a pop looks at once: 4 ms if they wait for the end of a window
+LOOKS: Final = 1_000  # partitions at which a pop looks at once: 2 ms if they wait for the end of a window
 _DEADLINES_AT_ONCE: Final = 5_000
 RELEASES_MAX: Final = 4096  # answers kept for clients that repeat the ack that released their lease
 

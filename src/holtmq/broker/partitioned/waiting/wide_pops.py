@@ -89,6 +89,10 @@ class WideLines:
         self._queues = queues
         self._scopes: dict[_Scope, dict[str, WideLine]] = {}
 
+    def has_line(self, namespace: str, task: str, group: str) -> bool:
+        """Whether the group's line is made; to make it takes long."""
+        return group in self._scopes.get((namespace, task), ())
+
     def line(self, namespace: str, task: str, group: str) -> WideLine:
         """The group's line; a new line contains every matching queue."""
         groups = self._scopes.setdefault((namespace, task), {})
