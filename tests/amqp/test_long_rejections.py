@@ -6,7 +6,7 @@ import pytest
 from amqp_support import Client, finish, new_broker, numbers, publish, step
 from rejections_support import LASTING, hold, restarted, set_up, waiting
 
-from holtmq.amqp import channel, transaction
+from holtmq.amqp import committing, transaction
 from holtmq.amqp.methods import (
     BasicAck,
     BasicCancel,
@@ -37,7 +37,7 @@ from holtmq.wire.tables import FieldTable
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction, "STEP", 3)
-    monkeypatch.setattr(channel, "STEP", 3)
+    monkeypatch.setattr(committing, "STEP", 3)
 
 
 @pytest.fixture

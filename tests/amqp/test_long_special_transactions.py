@@ -3,7 +3,7 @@
 import pytest
 from amqp_support import NOW_MS, Client, finish, new_broker, numbers, publish, step
 
-from holtmq.amqp import channel, transaction
+from holtmq.amqp import committing, transaction
 from holtmq.amqp.methods import Method, QueueDeclare, TxCommit, TxCommitOk, TxSelect
 from holtmq.broker.broker import Broker
 from holtmq.broker.records.recovery import recover
@@ -17,7 +17,7 @@ LASTING = Properties(delivery_mode=2)
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction, "STEP", 3)
-    monkeypatch.setattr(channel, "STEP", 3)
+    monkeypatch.setattr(committing, "STEP", 3)
 
 
 @pytest.fixture

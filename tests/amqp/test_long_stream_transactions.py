@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 from amqp_support import NOW_MS, Client, finish, new_broker, numbers, publish, step
 
-from holtmq.amqp import channel, transaction
+from holtmq.amqp import committing, transaction
 from holtmq.amqp.methods import (
     BasicAck,
     BasicConsume,
@@ -121,7 +121,7 @@ class Site:
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction, "STEP", 3)
-    monkeypatch.setattr(channel, "STEP", 3)
+    monkeypatch.setattr(committing, "STEP", 3)
     monkeypatch.setattr(dedup, "_ADOPTED", 5)
     monkeypatch.setattr(prepared_pushes, "_AT_ONCE", 2)
     monkeypatch.setattr(prepared_pushes, "_EXPIRED", 3)

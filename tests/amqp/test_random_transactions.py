@@ -8,7 +8,7 @@ import pytest
 from amqp_support import NOW_MS, Client, finish, publish
 from rejections_support import SOURCES, TARGETS, hold, restarted, set_up, waiting
 
-from holtmq.amqp import channel, transaction
+from holtmq.amqp import committing, transaction
 from holtmq.amqp.methods import BasicAck, BasicGet, BasicNack, TxCommit, TxRollback, TxSelect
 from holtmq.broker.broker import Broker
 from holtmq.broker.records.checkpoint import snapshot
@@ -144,7 +144,7 @@ def test_a_commit_in_steps_does_what_one_in_one_go_does(seed: int, monkeypatch: 
     results: list[list[object]] = []
     moments = random.Random(seed).choices(["", "before", "amid", "after"], k=6)
     for in_steps in (False, True):
-        monkeypatch.setattr(channel, "STEP", 2)
+        monkeypatch.setattr(committing, "STEP", 2)
         monkeypatch.setattr(transaction, "STEP", -1 if in_steps else 1 << 40)
         journal = MemoryJournal()
         history = History(seed, journal)
@@ -182,7 +182,7 @@ def test_a_power_cut_leaves_all_of_a_transaction_or_nothing(
     monkeypatch: pytest.MonkeyPatch, operations: int, with_checkpoint: bool, late: bool
 ) -> None:
     monkeypatch.setattr(transaction, "STEP", 3)
-    monkeypatch.setattr(channel, "STEP", 3)
+    monkeypatch.setattr(committing, "STEP", 3)
     ends: set[tuple[int, ...]] = set()
     for seed in range(15):
         disk, options = FakeDisk(seed), JournalOptions(segment_bytes=1 << 16)

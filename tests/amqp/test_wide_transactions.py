@@ -3,7 +3,7 @@
 import pytest
 from amqp_support import Client, finish, new_broker, publish, step
 
-from holtmq.amqp import channel, transaction
+from holtmq.amqp import committing, transaction
 from holtmq.amqp.methods import (
     BasicAck,
     BasicGet,
@@ -45,7 +45,7 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Every test twice: a large transaction is prepared in steps, too."""
     if request.param == "large":
         monkeypatch.setattr(transaction, "STEP", 0)
-        monkeypatch.setattr(channel, "STEP", 1)
+        monkeypatch.setattr(committing, "STEP", 1)
     return str(request.param)
 
 

@@ -1,7 +1,7 @@
 """One AMQP channel, sans-IO: methods in, broker calls and frames out.
 
 Owns: publish and confirm; the channel's leases and prefetch; method dispatch; closing. How deliveries are
-settled is in ``settling.py``, consuming in ``consuming.py``.
+settled is in ``settling.py``, consuming in ``consuming.py``, tx.commit in ``committing.py``.
 Must not touch: sockets, the connection's handshake, parsing of frames.
 """
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from holtmq.amqp.codec import encode_method
 from holtmq.amqp.codes import ReplyCode
+from holtmq.amqp.committing import commit
 from holtmq.amqp.confirms import Confirms
 from holtmq.amqp.consumer import Consumer, content_frames
 from holtmq.amqp.consuming import Consuming, remove_consumers
@@ -38,7 +39,6 @@ from holtmq.amqp.methods import (
     ConfirmSelectOk,
     Method,
     TxCommit,
-    TxCommitOk,
     TxRollback,
     TxRollbackOk,
     TxSelect,
@@ -46,7 +46,7 @@ from holtmq.amqp.methods import (
 )
 from holtmq.amqp.settling import Settling
 from holtmq.amqp.topology import Topology
-from holtmq.amqp.transaction import STEP, Committed, Transaction
+from holtmq.amqp.transaction import Transaction
 from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.client_counts import ChannelMessages
 from holtmq.broker.flow import PublishOutcome
@@ -170,7 +170,7 @@ class Channel:
         self, outcome: PublishOutcome, route: Route, mandatory: bool, header: bytes, body: bytes
     ) -> None:
         if mandatory and outcome is PublishOutcome.UNROUTED:
-            self._return(route, header, body)
+            self.return_unrouted(route, header, body)
         confirms = self.confirms
         if confirms is not None:
             confirms.last += 1
@@ -233,7 +233,8 @@ class Channel:
                 f"user_id property set to '{user_id}' but authenticated user was '{user}'",
             )
 
-    def _return(self, route: Route, header: bytes, body: bytes) -> None:
+    def return_unrouted(self, route: Route, header: bytes, body: bytes) -> None:
+        """basic.return: a mandatory message has reached no queue."""
         self.counts.returned += 1
         self.messages.returned += 1
         visible = self.flow.publish_properties.of(header).visible_bytes
@@ -300,7 +301,7 @@ class Channel:
             case TxCommit() | TxRollback() if self.transaction is None:
                 raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
             case TxCommit() if self.transaction is not None:
-                self._tx_commit(self.transaction)
+                commit(self, self.transaction)
             case TxRollback() if self.transaction is not None:
                 self.transaction.rollback()
                 self.send(TxRollbackOk())
@@ -324,43 +325,6 @@ class Channel:
         self.confirms = self.confirms or Confirms(self.number)
         if not no_wait:
             self.send(ConfirmSelectOk())
-
-    def _tx_commit(self, transaction: Transaction) -> None:
-        if transaction.is_long:
-            self.connection.stall()
-            self.broker.long_changes.add(self._commit_in_steps(transaction), STEP)
-        else:
-            self._after_commit(transaction, transaction.commit())
-
-    def _commit_in_steps(self, transaction: Transaction) -> Iterator[None]:
-        """The connection processes no frame until the end."""
-        with answering_late(self, TxCommit):
-            done = yield from transaction.commit_in_steps(lambda: self.closing)
-            if done is not None:
-                self._after_commit(transaction, done)
-        yield from transaction.let_go()
-
-    def _after_commit(self, transaction: Transaction, done: Committed) -> None:
-        if done.wide:
-            self.connection.stall()
-            self.broker.long_changes.add(self._place_in_steps(transaction, done), step=1)
-        else:
-            self._committed(done)
-
-    def _place_in_steps(self, transaction: Transaction, done: Committed) -> Iterator[None]:
-        """Place messages of a transaction in very many queues, as ``_publish_in_steps`` does."""
-        with answering_late(self, TxCommit):
-            done = yield from transaction.place(done)
-            if not self.closing:
-                self._committed(done)
-
-    def _committed(self, done: Committed) -> None:
-        for message in done.unrouted:
-            self._return(*message)
-        self.make_room()
-        if done.is_partial:  # as in RabbitMQ: the rest is done, and the client must learn that not all is
-            raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
-        self.connection.reply_when_durable(self, TxCommitOk(), done.journalled)
 
     def close(self, then: Callable[[], None] | None = None) -> None:
         """Remove the channel's consumers and requeue its unacked messages. ``then``: run after the last."""

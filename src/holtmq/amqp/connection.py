@@ -5,7 +5,6 @@ bytes in, writes the outbox and implements ``Hooks``. The frame loop with the pe
 ``frame_loop.py``, other frames in ``dispatch.py``.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 from holtmq.amqp.channel import Channel
@@ -17,7 +16,7 @@ from holtmq.amqp.errors import AmqpError, ConnectionFault
 from holtmq.amqp.frame_loop import FrameLoop
 from holtmq.amqp.frames import FRAME_METHOD, HEARTBEAT, encode_frame
 from holtmq.amqp.handshake import NO_SOCKET, OLD_PROTOCOL_HEADER, PROTOCOL_HEADER, Handshake, Hooks, Settings
-from holtmq.amqp.long_settlements import return_together
+from holtmq.amqp.long_settlements import release, return_together
 from holtmq.amqp.methods import (
     ChannelClose,
     ConnectionBlocked,
@@ -39,7 +38,6 @@ from holtmq.journal.interface import JournalFailed
 from holtmq.wire.primitives import CodecError
 
 _OVERHEAD: Final = 8
-_RELEASED: Final = 100  # channels at a time, each of some twenty objects
 _COPIED: Final = 16_384  # a read smaller than this is appended to the unread rest of the last one
 
 
@@ -380,22 +378,10 @@ class Connection:
         gone: list[object] = [one for channel in channels for one in channel.consumers.values()]
         return_together([(channel, channel.begin_close()) for channel in channels])
         self.channels.clear()
-        changes = self.broker.long_changes
-        changes.free(gone)
-        changes.then(lambda: changes.add(_releasing(channels), step=1))  # when all has returned
+        release(channels, gone)
         self.confirming.clear()
         self.broker.drop_exclusive_queues(self)
 
     def send(self, method: Method) -> None:
         """Send one method on channel 0."""
         self.outbox.append(encode_frame(FRAME_METHOD, 0, encode_method(method)))
-
-
-def _releasing(channels: list[Channel]) -> Iterator[None]:
-    while True:
-        for channel in channels[-_RELEASED:]:
-            channel.released()
-        del channels[-_RELEASED:]
-        if not channels:
-            return
-        yield

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 End = Callable[[list[int]], list[Lease]]  # ends or revokes the leases of these numbers
+_RELEASED: Final = 100  # channels at a time, each of some twenty objects
 _seq: Final = itemgetter(0)
 
 
@@ -95,6 +96,24 @@ def return_together(channels: Sequence[tuple["Channel", Closing]]) -> None:
     newest_first = merge(*(_newest_first(channel) for channel, _ in channels), key=_seq, reverse=True)
     queues = {queue for _, closing in channels for queue in closing.queues}
     _add(one, newest_first, settle, _holding_back(one, queues, returned))
+
+
+def release(channels: list["Channel"], consumers: list[object]) -> None:
+    """Free the channels of a connection that ends, when all has returned, and their consumers."""
+    if channels:
+        changes = channels[0].broker.long_changes
+        changes.free(consumers)
+        changes.then(lambda: changes.add(_releasing(channels), step=1))
+
+
+def _releasing(channels: list["Channel"]) -> Iterator[None]:
+    while True:
+        for channel in channels[-_RELEASED:]:
+            channel.released()
+        del channels[-_RELEASED:]
+        if not channels:
+            return
+        yield
 
 
 def _newest_first(channel: "Channel") -> Iterator[tuple[int, "Channel", int]]:
