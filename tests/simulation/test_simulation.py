@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from holtmq.amqp import channel, transaction
+from holtmq.amqp import committing, transaction
 from holtmq.amqp.channel import Channel
 from holtmq.amqp.late_answers import answering_late
 from holtmq.amqp.methods import BasicPublish
@@ -60,7 +60,7 @@ def test_every_history_keeps_every_promise(part: int) -> None:
 def test_every_history_with_commits_in_short_steps_keeps_every_promise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (transaction, channel):
+    for module in (transaction, committing):
         monkeypatch.setattr(module, "STEP", 2)
     monkeypatch.setattr(prepared, "_JOIN", 1)
     short, write = World.turn, PreparedPublishes.write
