@@ -4,8 +4,9 @@ import pytest
 from amqp_support import Client, finish, frame, new_broker, numbers, publish
 
 from holtmq.amqp.codes import ReplyCode
-from holtmq.amqp.errors import ConnectionFault
+from holtmq.amqp.errors import ChannelFault, ConnectionFault
 from holtmq.amqp.frames import FRAME_HEARTBEAT, FRAME_METHOD, encode_frame
+from holtmq.amqp.late_answers import answering_late
 from holtmq.amqp.methods import (
     BasicAck,
     BasicConsume,
@@ -19,8 +20,10 @@ from holtmq.amqp.methods import (
     ConnectionCloseOk,
     Method,
     QueueDeclare,
+    QueueDelete,
 )
 from holtmq.amqp.phase import Phase
+from holtmq.broker.errors import Conflict
 from holtmq.broker.turn_limits import TurnLimits
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.wire.properties import Properties
@@ -67,6 +70,25 @@ def test_a_channel_error_leaves_the_other_channels_alone(client: Client) -> None
     assert kinds(said) == [ChannelClose]
     assert client.connection.is_running
     assert kinds(client.call(QueueDeclare("q", passive=True), channel=2)) != [ChannelClose]
+
+
+def test_what_fails_late_does_not_close_a_channel_again(client: Client) -> None:
+    """An overdue ack can close a channel while what it asked for goes in steps, and then fails."""
+    connection = client.connection
+    channel = connection.channels[1]
+    fault = ChannelFault(ReplyCode.PRECONDITION_FAILED, "overdue")
+
+    def fail() -> None:
+        raise Conflict("in use")
+
+    connection.fail_channel(channel, fault, 0)
+    connection.stall()
+    with answering_late(channel, QueueDelete):
+        fail()
+
+    assert kinds(client.told()) == [ChannelClose]
+    assert client.broker.counts.channels_closed == 1
+    assert not connection.is_stalled
 
 
 def test_what_the_client_sent_before_it_knew_is_ignored(client: Client) -> None:

@@ -210,6 +210,8 @@ class Connection:
         if isinstance(error, ConnectionFault):
             self.fail(error, which)
             return
+        if channel.closing:  # what it asked for before has failed meanwhile
+            return
         if channel.owes_confirms:
             channel.tell_confirms()
         channel.partial_route = None
