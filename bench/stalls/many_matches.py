@@ -142,6 +142,29 @@ def delete_chosen(kind: str) -> Prepare:
     return prepare
 
 
+def delete_choosing(kind: str) -> Prepare:
+    """The exchange is deleted, whose bindings are to one queue, with one key."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        _bound(site, kind, count, 1, lambda number: ("1", {"n": number}))
+        return lambda: site.channel.exchange_delete("source")
+
+    return prepare
+
+
+def unbind_last(site: Site, count: int) -> Callable[[], object]:
+    """All bindings of a consistent hash exchange were removed, except one."""
+    _bound(site, "x-consistent-hash", count, 1, lambda number: ("1", {"n": number}))
+
+    def unbind(node: Node) -> None:
+        vhost = node.broker.vhost("/")
+        for number in range(count - 1):
+            node.broker.exchanges.unbind(vhost, "source", "bound-0", "1", {"n": number})
+
+    site.topology(unbind)
+    return lambda: site.channel.queue_unbind("bound-0", "source", "1", {"n": count - 1})
+
+
 def heavy(site: Site, count: int) -> Callable[[], object]:
     _bound(site, "x-consistent-hash", 49, 100, lambda number: ("1000", {}))
     publish = _publish(site)

@@ -1,5 +1,6 @@
 """Exchanges that choose one of their bindings: random, by hash, by modulus."""
 
+import time
 from collections import deque
 from collections.abc import Iterator
 
@@ -81,6 +82,23 @@ def test_a_destination_at_the_address_of_a_deleted_one_can_be_deleted_too(kind: 
 
     assert chosen(exchange) == []
     assert exchange.version != version
+
+
+@pytest.mark.parametrize("kind", CHOOSING)
+def test_a_deleted_exchange_is_taken_apart_in_a_time_that_grows_with_its_bindings(kind: str) -> None:
+    def seconds(count: int) -> float:
+        exchange: Exchange[Named] = make_exchange("source", kind)
+        destination = Named("q")
+        for number in range(count):
+            exchange.bind(destination, "1", {"n": number})
+        began = time.process_time()
+        deque(exchange.dismantle(), maxlen=0)
+        assert not exchange.bindings()
+        return time.process_time() - began
+
+    short = min(seconds(1_000) for _ in range(5))
+
+    assert min(seconds(16_000) for _ in range(3)) < 80 * short  # with the square of them: 256
 
 
 def test_modulus_keeps_its_order_whatever_the_order_of_binding() -> None:

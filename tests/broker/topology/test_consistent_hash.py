@@ -132,6 +132,40 @@ def test_removed_points_do_not_pile_up_without_lookups() -> None:
     assert not ring._arcs
 
 
+def test_a_place_is_removed_at_once_and_its_points_in_steps() -> None:
+    ring, built = ring_of({"a": 1, "b": 1}), ring_of({"a": 1, "b": 1})
+    for at in range(300):
+        ring.add(at, "gone", 1, "gone")
+
+    ring.remove_place("gone")
+
+    assert ring.weight == 2
+    assert "gone" not in owners(ring).values()
+    ring.add(0, "gone", 1, "new")  # a queue with the same name, before the last of the old one is removed
+    built.add(0, "gone", 1, "new")
+    for at in range(1, 300):
+        ring.remove(at)
+    assert owners(ring) == owners(built)
+    assert ring.weight == 3
+
+
+def test_points_of_removed_places_are_cleared_up_when_they_are_most() -> None:
+    ring = ring_of({"a": 10, "b": 10, "c": 1})
+
+    ring.remove_place("a")
+    assert not list(ring.clear_up())  # else each of many queues that go would cost a walk over the ring
+    ring.remove_place("b")
+    steps = list(ring.clear_up())
+
+    assert len(steps) > 200
+    assert sum(steps) == 21 * 64
+    assert sum(len(arc.points) for arc in ring._arcs.values()) == 64
+    assert set(owners(ring).values()) == {"c"}
+    ring.remove_all()
+    assert sum(ring.clear_up()) == 64
+    assert ring.owner("key") is None
+
+
 def test_the_order_of_arrival_does_not_matter() -> None:
     assert owners(ring_of({"a": 2, "b": 1, "c": 3})) == owners(ring_of({"c": 3, "a": 2, "b": 1}))
 

@@ -10,6 +10,7 @@ import zlib
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, Generic, Protocol
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 _Candidates = dict[int, dict[Identity, tuple[HeadersPattern, "Binding[Q]"]]]
 _SORTED_MAX: Final = 10_000  # about 3 ms
 _COMPARED: Final = 100  # patterns that are compared at once
+_POINTS_CLEARED: Final = (
+    20  # points of a hash ring that are looked at in the time that it takes to remove a binding
+)
 _destination: Final = attrgetter("destination")
 _sequence: Final = attrgetter("sequence")
 HASH_PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
@@ -155,38 +159,51 @@ class HeadersIndex(Generic[Q]):
 
 
 class ChoosingIndex(ABC, Generic[Q]):
-    """Chooses one of all bindings, so those of a deleted destination must be removed at once."""
+    """Chooses one of all bindings, so those of a deleted destination must be removed at once.
+
+    What is removed at once is removed again by ``remove``, in steps, which must be short then.
+    """
 
     @abstractmethod
-    def remove_destination(self, destination: tuple[bool, str], bindings: Iterable[Identity]) -> None:
+    def remove_destination(self, destination: tuple[bool, str]) -> None:
         """Remove the bindings to one destination; there may be 100,000."""
+
+    @abstractmethod
+    def remove_all(self) -> None:
+        """Remove all bindings: the exchange is deleted."""
+
+    def clear_up(self) -> Iterator[None]:
+        """Free what was removed at once; a step takes as long as the removal of a binding."""
+        yield from ()
 
 
 class _RandomIndex(ChoosingIndex[Q]):
     """Chooses one destination per message at random."""
 
     def __init__(self) -> None:
-        # Sorted by these keys, then in order of binding: no message and no change has to sort them all.
-        self._keys: list[tuple[bool, str, str]] = []
+        # Sorted by these keys: no message and no change has to sort them all.
+        self._keys: list[tuple[bool, str, str, int]] = []
         self._sorted: list[Binding[Q]] = []
 
     def add(self, binding: Binding[Q]) -> None:
-        key = binding.identity[:3]
-        at = bisect_right(self._keys, key)
+        key = _sort_key(binding)
+        at = bisect_left(self._keys, key)
         self._keys.insert(at, key)
         self._sorted.insert(at, binding)
 
     def remove(self, binding: Binding[Q]) -> None:
-        key = binding.identity[:3]
-        for at in range(bisect_left(self._keys, key), bisect_right(self._keys, key)):
-            if self._sorted[at] is binding:
-                del self._keys[at], self._sorted[at]
-                return
+        at = bisect_left(self._keys, _sort_key(binding))
+        if at < len(self._sorted) and self._sorted[at] is binding:
+            del self._keys[at], self._sorted[at]
 
-    def remove_destination(self, destination: tuple[bool, str], bindings: Iterable[Identity]) -> None:
-        first = bisect_left(self._keys, (*destination, ""))
+    def remove_destination(self, destination: tuple[bool, str]) -> None:
+        first = bisect_left(self._keys, (*destination, "", 0))
         last = bisect_right(self._keys, destination, lo=first, key=itemgetter(0, 1))
         del self._keys[first:last], self._sorted[first:last]
+
+    def remove_all(self) -> None:
+        self._keys.clear()
+        self._sorted.clear()
 
     def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
         return (self._choice(self._sorted, routing_key),) if self._sorted else ()
@@ -221,14 +238,21 @@ class HashIndex(ChoosingIndex[Q]):
         self._ring: HashRing[Binding[Q]] = HashRing()
 
     def add(self, binding: Binding[Q]) -> None:
-        place = ("exchange " if binding.to_exchange else "queue ") + binding.destination.name
-        self._ring.add(binding.identity, place, parse_weight(binding.routing_key), binding)
+        identity = binding.identity
+        self._ring.add(identity, _place(identity[:2]), parse_weight(binding.routing_key), binding)
 
     def remove(self, binding: Binding[Q]) -> None:
         self._ring.remove(binding.identity)
 
-    def remove_destination(self, destination: tuple[bool, str], bindings: Iterable[Identity]) -> None:
-        self._ring.remove_all(bindings)
+    def remove_destination(self, destination: tuple[bool, str]) -> None:
+        self._ring.remove_place(_place(destination))
+
+    def remove_all(self) -> None:
+        self._ring.remove_all()
+
+    def clear_up(self) -> Iterator[None]:
+        for points in self._ring.clear_up():
+            yield from repeat(None, points // _POINTS_CLEARED)
 
     def refuse_excess(self, routing_key: str) -> None:
         """Raise Conflict if one more binding with this key would make the ring too large."""
@@ -248,6 +272,15 @@ class HashIndex(ChoosingIndex[Q]):
             hashed = shown(properties.get(self._property))
         owner = self._ring.owner(hashed)
         return () if owner is None else (owner,)
+
+
+def _sort_key(binding: Binding[Q]) -> tuple[bool, str, str, int]:
+    return binding.to_exchange, binding.destination.name, binding.routing_key, binding.sequence
+
+
+def _place(destination: tuple[bool, str]) -> str:
+    to_exchange, name = destination
+    return ("exchange " if to_exchange else "queue ") + name
 
 
 def make_index(kind: ExchangeKind, arguments: Table) -> BindingIndex[Q]:

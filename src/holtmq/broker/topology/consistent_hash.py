@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import compress
 from typing import Final, Generic, TypeVar
@@ -33,10 +33,22 @@ MAX_WEIGHT: Final = 1_000
 MAX_TOTAL_WEIGHT: Final = 50_000
 
 
+class _Place:
+    """Where the points of its members lie. All of them can be removed at once."""
+
+    __slots__ = ("is_removed", "members", "name", "weight")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.members = 0
+        self.weight = 0  # of its members
+        self.is_removed = False
+
+
 class _Member(Generic[T]):
     __slots__ = ("is_removed", "member", "place", "weight")
 
-    def __init__(self, place: str, weight: int, member: T) -> None:
+    def __init__(self, place: _Place, weight: int, member: T) -> None:
         self.place = place
         self.weight = weight
         self.member = member
@@ -59,7 +71,10 @@ class HashRing(Generic[T]):
     """Members on a ring."""
 
     def __init__(self) -> None:
-        self._members: dict[object, _Member[T]] = {}
+        self._places: dict[str, _Place] = {}  # with at least one member each
+        self._members: dict[
+            object, _Member[T]
+        ] = {}  # and those of removed places that ``remove`` did not see
         self._arcs: dict[int, _Arc[T]] = {}
         self._removals = 0
         self._removed_points = 0  # that are still in arcs
@@ -70,7 +85,12 @@ class HashRing(Generic[T]):
         """``place`` alone sets where the points lie: a new weight adds or removes some, moves none."""
         self.remove(identity)
         self._sweep(weight * _POINTS)
-        added = self._members[identity] = _Member(place, weight, member)
+        there = self._places.get(place)
+        if there is None:
+            there = self._places[place] = _Place(place)
+        there.members += 1
+        there.weight += weight
+        added = self._members[identity] = _Member(there, weight, member)
         self.weight += weight
         arcs, removals = self._arcs, self._removals
         by_arc: list[list[int]] = [[] for _ in range(_ARCS)]
@@ -87,23 +107,47 @@ class HashRing(Generic[T]):
 
     def remove(self, identity: object) -> None:
         """Remove a member, if it is there."""
-        self.remove_all((identity,))
+        gone = self._members.pop(identity, None)
+        if gone is not None and not gone.place.is_removed:
+            gone.is_removed = True
+            gone.place.members -= 1
+            gone.place.weight -= gone.weight
+            if not gone.place.members:
+                del self._places[gone.place.name]
+            self._note_removed(gone.weight)
+        if not self._members:
+            self._arcs.clear()
+            self._removed_points = 0
 
-    def remove_all(self, identities: Iterable[object]) -> None:
-        """Remove members, those of them that are there; there may be 100,000."""
-        take, weight = self._members.pop, 0
-        for identity in identities:
-            gone = take(identity, None)
-            if gone is not None:
-                gone.is_removed = True
-                weight += gone.weight
-        if weight:
-            self.weight -= weight
-            self._removals += 1
-            self._removed_points += weight * _POINTS
-            if not self._members:
-                self._arcs.clear()
-                self._removed_points = 0
+    def remove_place(self, place: str) -> None:
+        """Remove all members of a place at once, however many. Then ``clear_up``, and ``remove`` each."""
+        gone = self._places.pop(place, None)
+        if gone is not None:
+            gone.is_removed = True
+            self._note_removed(gone.weight)
+
+    def remove_all(self) -> None:
+        """``remove_place`` for every place."""
+        for place in list(self._places):
+            self.remove_place(place)
+
+    def clear_up(self) -> Iterator[int]:
+        """Delete the points of removed members, if they are more than the others.
+
+        Each step is one arc, and yields how many points it had.
+        """
+        if self._removed_points <= self.weight * _POINTS:
+            return
+        for number in range(_ARCS):
+            arc = self._arcs.get(number)
+            if arc is not None and arc.removals != self._removals:
+                yield len(arc.owners)
+                self._delete_removed(arc)
+
+    def _note_removed(self, weight: int) -> None:
+        self.weight -= weight
+        self._removals += 1
+        self._removed_points += weight * _POINTS
 
     def owner(self, key: str) -> T | None:
         """The member that a key maps to; None when there are no members."""
@@ -116,7 +160,7 @@ class HashRing(Generic[T]):
             at = bisect_right(arc.points, point)
             if at < len(arc.owners):
                 return arc.owners[at].member
-        if not self._members:
+        if not self._places:
             return None
         return self._first_after(number)
 
@@ -139,14 +183,14 @@ class HashRing(Generic[T]):
         order = sorted(range(len(points)), key=points.__getitem__)
         if len(set(points)) < len(points):
             # Ties are broken by place, not by order of arrival, which may differ after a restart.
-            order.sort(key=lambda at: (points[at], owners[at].place))
+            order.sort(key=lambda at: (points[at], owners[at].place.name))
         arc.points = array("Q", [points[at] for at in order])
         arc.owners = [owners[at] for at in order]
         arc.is_sorted = True
 
     def _delete_removed(self, arc: _Arc[T]) -> None:
         arc.removals = self._removals
-        kept = [not owner.is_removed for owner in arc.owners]
+        kept = [not (owner.is_removed or owner.place.is_removed) for owner in arc.owners]
         removed = kept.count(False)
         if removed:
             arc.points = array("Q", compress(arc.points, kept))

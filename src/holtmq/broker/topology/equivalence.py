@@ -86,3 +86,12 @@ def _sentence(key: str, thing: str, received: str, current: str) -> str:
 
 def _as_bytes(text: object) -> object:
     return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+
+
+def frozen(value: object) -> object:
+    """A hashable copy that keeps types apart: true, 1 and 1.0 are three different arguments."""
+    if isinstance(value, Mapping):
+        return tuple(sorted((key, frozen(item)) for key, item in value.items()))
+    if isinstance(value, list | tuple):
+        return ("array", *map(frozen, value))
+    return (type(value).__name__, value)

@@ -6,7 +6,7 @@ Must not touch: queues (anything with a ``name`` will do), messages, permissions
 exchanges is in ``routing.py``.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import islice, repeat
@@ -25,7 +25,13 @@ from holtmq.broker.topology.binding_indexes import (
     make_index,
 )
 from holtmq.broker.topology.destinations import Identity, Q, Table
-from holtmq.broker.topology.equivalence import argument_difference, field_difference, shown, type_name
+from holtmq.broker.topology.equivalence import (
+    argument_difference,
+    field_difference,
+    frozen,
+    shown,
+    type_name,
+)
 from holtmq.broker.topology.exchange_kinds import PREDECLARED, ExchangeKind, delayed_kind
 from holtmq.broker.topology.recent_history import LENGTH_ARGUMENT, RecentHistory
 from holtmq.broker.topology.topic_trie import TopicTrie
@@ -63,7 +69,7 @@ class Binding(Generic[Q]):
             self.to_exchange,
             self.destination.name,
             self.routing_key,
-            _frozen(self.arguments) if self.arguments else (),
+            frozen(self.arguments) if self.arguments else (),
         )
 
 
@@ -224,6 +230,8 @@ class Exchange(Generic[Q]):
         number = id(destination)  # unique: this generator holds the destination
         self._notice()
         bindings = self._by_destination.get(number, {})
+        if isinstance(self._index, ChoosingIndex):
+            yield from self._index.clear_up()
         while bindings:
             identity, binding = bindings.popitem()
             if self._bindings.get(identity) is binding:  # else ``dismantle`` has removed it
@@ -241,7 +249,7 @@ class Exchange(Generic[Q]):
             self._noticed |= {number}
             self._version += 1
             if isinstance(self._index, ChoosingIndex):
-                self._index.remove_destination(key_of(self.gone[number]), self._by_destination[number])
+                self._index.remove_destination(key_of(self.gone[number]))
 
     def _drop(self, identity: Identity, binding: Binding[Q]) -> None:
         self._version += 1
@@ -250,6 +258,9 @@ class Exchange(Generic[Q]):
 
     def dismantle(self) -> Iterator[None]:
         """Remove all bindings of a deleted exchange, one per step."""
+        if isinstance(self._index, ChoosingIndex):
+            self._index.remove_all()
+            yield from self._index.clear_up()
         while self._bindings:
             _, binding = self._bindings.popitem()
             self._index.remove(binding)
@@ -317,10 +328,7 @@ class Exchange(Generic[Q]):
                 yield self._attached(destinations_of(in_order(part)))
             return
         found = list(self._match(routing_key, headers, properties or {}))
-        if len(found) <= _PART:
-            yield self._attached(destinations_of(found))
-            return
-        for start in range(0, len(found), _PART):
+        for start in range(0, len(found) or 1, _PART):
             yield self._attached(destinations_of(found[start : start + _PART]))
 
     def _match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
@@ -389,12 +397,3 @@ def equivalence_error(existing: Exchange[Q], requested: Exchange[Q], vhost: str)
         or field_difference("internal", thing, requested.internal, existing.internal)
         or argument_difference(_COMPARED_ARGUMENTS, thing, requested.arguments, existing.arguments)
     )
-
-
-def _frozen(value: object) -> object:
-    """A hashable copy that keeps types apart: true, 1 and 1.0 are three different arguments."""
-    if isinstance(value, Mapping):
-        return tuple(sorted((key, _frozen(item)) for key, item in value.items()))
-    if isinstance(value, list | tuple):
-        return ("array", *map(_frozen, value))
-    return (type(value).__name__, value)
