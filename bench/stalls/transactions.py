@@ -121,4 +121,5 @@ COMMITS: Final[dict[str, tuple[int, Prepare]]] = {
     "tx.commit of returns, quorum": (100_000, settled(requeue, {"x-queue-type": "quorum"})),
     "tx.commit of settlements of all kinds": (100_000, settled(of_all_kinds, LETTERS)),
     "nack all in a transaction": (100_000, added(reject, LETTERS)),
+    "ack all in a transaction": (100_000, added(ack)),
 }

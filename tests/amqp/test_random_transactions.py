@@ -13,6 +13,7 @@ from holtmq.amqp.methods import BasicAck, BasicGet, BasicNack, TxCommit, TxRollb
 from holtmq.broker.broker import Broker
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import recover
+from holtmq.broker.turn_limits import TurnLimits
 from holtmq.journal import JournalOptions, MemoryJournal, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.wire.properties import Properties
@@ -111,7 +112,9 @@ class History:
         checkpoint("before")
         if rng.random() < 0.1:
             client.call(TxRollback())
+            finish(client)
             client.call(BasicNack(0, multiple=True, requeue=True))
+            finish(client)
             self.tags = []
         client.call(TxCommit())
         checkpoint("amid")
@@ -137,6 +140,7 @@ class History:
             self.client.call(BasicAck(tag, multiple))
         else:
             self.client.call(BasicNack(tag, multiple, requeue=rng.random() < 0.5))
+        finish(self.client)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -149,6 +153,9 @@ def test_a_commit_in_steps_does_what_one_in_one_go_does(seed: int, monkeypatch: 
         journal = MemoryJournal()
         history = History(seed, journal)
         broker = history.client.broker
+        if in_steps:
+            broker.flow.per_turn = TurnLimits(returned=2)
+            monkeypatch.setattr(transaction, "_RESTORED", 2)
         seen: list[object] = []
         for moment in moments:
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from holtmq.amqp.codec import encode_method
 from holtmq.amqp.codes import ReplyCode
-from holtmq.amqp.committing import commit
+from holtmq.amqp.committing import commit, roll_back
 from holtmq.amqp.confirms import Confirms
 from holtmq.amqp.consumer import Consumer, content_frames
 from holtmq.amqp.consuming import Consuming, remove_consumers
@@ -40,7 +40,6 @@ from holtmq.amqp.methods import (
     Method,
     TxCommit,
     TxRollback,
-    TxRollbackOk,
     TxSelect,
     TxSelectOk,
 )
@@ -303,8 +302,7 @@ class Channel:
             case TxCommit() if self.transaction is not None:
                 commit(self, self.transaction)
             case TxRollback() if self.transaction is not None:
-                self.transaction.rollback()
-                self.send(TxRollbackOk())
+                roll_back(self, self.transaction)
             case _:
                 self.topology.handle(method)
 
@@ -353,7 +351,7 @@ class Channel:
         self.counts.channels_closed += 1
         self.connection.closed_channel_messages.add(self.received, self.ledger.last, len(self.ledger))
         if self.transaction is not None:
-            self.transaction.rollback()
+            self.broker.long_changes.free(self.transaction.abandon())
         self.settling.overdue.clear()
         queues = dict.fromkeys(map(_queue, self.consumers.values()))
         self.counts.consumers -= len(self.consumers)

@@ -1,6 +1,6 @@
-"""tx.commit on a channel: at once, or in steps if it is large.
+"""tx.commit and tx.rollback on a channel: at once, or in steps if the transaction is large.
 
-Owns: when the commit's parts run, and its answer. Must not touch: what a transaction does
+Owns: when their parts run, and the answer. Must not touch: what a transaction does
 (``transaction.py``).
 """
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import ChannelFault
 from holtmq.amqp.late_answers import answering_late
-from holtmq.amqp.methods import TxCommit, TxCommitOk
+from holtmq.amqp.methods import TxCommit, TxCommitOk, TxRollback, TxRollbackOk
 from holtmq.amqp.transaction import STEP, Committed, Transaction
 
 if TYPE_CHECKING:
@@ -24,6 +24,25 @@ def commit(channel: "Channel", transaction: Transaction) -> None:
         channel.broker.long_changes.add(_commit_in_steps(channel, transaction), STEP)
     else:
         _after(channel, transaction, transaction.commit())
+
+
+def roll_back(channel: "Channel", transaction: Transaction) -> None:
+    """Roll back the open transaction of a channel."""
+    if transaction.is_long_to_roll_back:
+        channel.connection.stall()
+        channel.broker.long_changes.add(_roll_back_in_steps(channel, transaction), step=1)
+    else:
+        transaction.rollback()
+        channel.send(TxRollbackOk())
+
+
+def _roll_back_in_steps(channel: "Channel", transaction: Transaction) -> Iterator[None]:
+    with answering_late(channel, TxRollback):
+        for _ in transaction.rollback_in_steps():
+            yield
+            if channel.closing:
+                return
+        channel.send(TxRollbackOk())
 
 
 def _commit_in_steps(channel: "Channel", transaction: Transaction) -> Iterator[None]:

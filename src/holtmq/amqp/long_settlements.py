@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import ConnectionFault
+from holtmq.amqp.late_answers import answering_late
+from holtmq.amqp.methods import Method
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.work_queue import WorkQueue
@@ -152,6 +154,26 @@ def ack_in_steps(
 ) -> None:
     """Acknowledge messages; run ``then`` after the last."""
     _add(channel, iter(sorted(numbers)), ack, then)
+
+
+def settle_in_transaction(
+    channel: "Channel", numbers: Iterable[int], settle: Callable[[list[int]], None], method: type[Method]
+) -> None:
+    """Add settlements to the open transaction, the oldest first, as ``method`` asks for."""
+    channel.connection.stall()
+    channel.broker.long_changes.add(_settling(channel, sorted(numbers), settle, method), step=1)
+
+
+def _settling(
+    channel: "Channel", numbers: list[int], settle: Callable[[list[int]], None], method: type[Method]
+) -> Iterator[None]:
+    at_once = _at_once(channel)
+    with answering_late(channel, method):
+        for start in range(0, len(numbers), at_once):
+            if channel.closing:
+                return
+            settle(numbers[start : start + at_once])
+            yield
 
 
 def _add(

@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.consumer import Consumer
 from holtmq.amqp.errors import ChannelFault, ConnectionFault
-from holtmq.amqp.long_settlements import ack_in_steps, is_long, reject_in_steps, return_in_steps
-from holtmq.amqp.methods import BasicRecoverOk
+from holtmq.amqp.long_settlements import (
+    ack_in_steps,
+    is_long,
+    reject_in_steps,
+    return_in_steps,
+    settle_in_transaction,
+)
+from holtmq.amqp.methods import BasicAck, BasicNack, BasicRecoverOk, Method
 from holtmq.amqp.transaction import Settle
 from holtmq.broker.message import Message
 from holtmq.broker.topology.destinations import Queue
@@ -161,19 +167,16 @@ class Settling:
 
     def _refuse_many(self, tag: int, requeue: bool) -> bool:
         """basic.nack in steps, if it settles so many; else it does nothing and returns False."""
-        known = self._ledger.by_number
-        if (
-            not is_long(self._channel, len(known))
-            or self._channel.transaction is not None
-            or any(map(self._may_not_refuse, self._channel.consumers.values()))
+        if not is_long(self._channel, len(self._ledger.by_number)) or any(
+            map(self._may_not_refuse, self._channel.consumers.values())
         ):
             return False
-        if tag and tag not in known:
-            raise self._unknown_tag(tag)
-        numbers = [number for number in known if number <= tag or not tag]
+        numbers = self._numbers(tag)
         if not is_long(self._channel, len(numbers)):
             return False
-        if requeue:
+        if self._channel.transaction is not None:
+            self._add_to_transaction(self._requeue if requeue else self._flow.reject, numbers, BasicNack)
+        elif requeue:
             return_in_steps(
                 self._channel, numbers, self.take_back, self._leased_queues(), self._channel.make_room
             )
@@ -185,20 +188,34 @@ class Settling:
         """basic.ack in steps, if it settles so many that take long; else it does nothing and returns False.
 
         To acknowledge a message that is out takes little. It takes ten times as long if the message is in its
-        queue again, and up to thirty times if it is a consumer group's.
+        queue again or the channel is transactional, and up to thirty times if it is a consumer group's.
         """
-        known = self._ledger.by_number
-        in_group = self.has_joined_group
-        costly = len(known) if in_group else self._ledger.revoked
-        if not is_long(self._channel, costly) or self._channel.transaction is not None:
+        in_transaction = self._channel.transaction is not None
+        each_costs = in_transaction or self.has_joined_group
+        if not is_long(self._channel, len(self._ledger.by_number) if each_costs else self._ledger.revoked):
             return False
+        numbers = self._numbers(tag)
+        if each_costs and not is_long(self._channel, len(numbers)):
+            return False
+        if in_transaction:
+            self._add_to_transaction(self._flow.ack, numbers, BasicAck)
+        else:
+            ack_in_steps(self._channel, numbers, self._ack_some, self._channel.make_room)
+        return True
+
+    def _numbers(self, tag: int) -> list[int]:
+        """What a settlement of several deliveries settles."""
+        known = self._ledger.by_number
         if tag and tag not in known:
             raise self._unknown_tag(tag)
-        numbers = [number for number in known if number <= tag or not tag]
-        if in_group and not is_long(self._channel, len(numbers)):
-            return False
-        ack_in_steps(self._channel, numbers, self._ack_some, self._channel.make_room)
-        return True
+        return [number for number in known if number <= tag or not tag]
+
+    def _add_to_transaction(self, how: Settle, numbers: list[int], method: type[Method]) -> None:
+        transaction = self._channel.transaction
+        assert transaction is not None
+        settle_in_transaction(
+            self._channel, numbers, lambda some: transaction.settle(how, self._end_some(some)), method
+        )
 
     def _ack_some(self, numbers: list[int]) -> None:
         leases = self._end_some(numbers)

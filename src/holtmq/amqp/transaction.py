@@ -4,7 +4,7 @@ Owns: the publishes and settlements that wait for ``tx.commit``, their size limi
 commit applies them. Must not touch: frames; the channel sends replies and returns unroutable messages.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter
@@ -40,6 +40,7 @@ _SETTLED: Final = 0.1  # a settlement takes so much of the time of a publish, wi
 _FREED: Final = 8  # messages, in the time in which one is encoded
 _GROUPS_MAX: Final = 3_000
 _TAKEN_ALONG: Final = 1_000  # earlier rejections that may take effect with a commit in one go
+_RESTORED: Final = 3_000  # leases that a rollback restores at once: about 2 ms
 _LOOKED_AT: Final = 20  # verdicts, in the time in which a message is encoded
 _queue: Final = attrgetter("queue")
 _holder: Final = attrgetter("holder")
@@ -201,7 +202,7 @@ class Transaction:
 
     @property
     def settlement_count(self) -> int:
-        """Deliveries whose settlement waits for the commit."""
+        """Deliveries whose settlement waits for it."""
         return self._acks + self._refused.total()
 
     @property
@@ -327,11 +328,38 @@ class Transaction:
 
     def rollback(self) -> None:
         """Drop all publishes and settlements: the client holds its leases again."""
-        settlements = self._settlements
+        deque(self.rollback_in_steps(), maxlen=0)
+
+    @property
+    def is_long_to_roll_back(self) -> bool:
+        """Whether to roll it back in steps."""
+        return self.settlement_count + self.publish_count > _RESTORED
+
+    def rollback_in_steps(self) -> Iterator[None]:
+        """``rollback`` with other work between its steps; ``abandon`` may come meanwhile."""
+        while self._settlements:
+            some: list[Lease] = []
+            while self._settlements and (room := _RESTORED - len(some)) > 0:
+                leases = self._settlements[-1][1]
+                some += leases[-room:]
+                del leases[-room:]
+                if not leases:
+                    self._settlements.pop()
+            self._ledger.restore(some)
+            yield
+        while self._publishes:
+            del self._publishes[-_RESTORED:]
+            yield
         self._retaken.give_back()
         self._start_anew()
-        for _, leases in settlements:
-            self._ledger.restore(leases)
+
+    def abandon(self) -> list[Publish]:
+        """Roll it back since the channel ends. The caller frees the publishes."""
+        publishes = self._publishes
+        self._retaken.give_back()
+        self._start_anew()
+        self._ledger.restore_to_end()
+        return publishes
 
     def _start_anew(self) -> None:
         self._publishes, self._settlements = [], []

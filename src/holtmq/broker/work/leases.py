@@ -6,6 +6,7 @@ goes away. Must not touch: clocks, files, wire names. Leases that expire are in 
 """
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _NOTE_MS: Final = 1_000
 _NOTES_MAX: Final = 64
+_holder: Final = attrgetter("holder")
 REVOKED_MAX: Final = 100_000  # revoked leases remembered per session, for late acks
 
 
@@ -108,7 +110,7 @@ class Ledger:
             if lease.holder is None:
                 self._revoked -= 1
             else:
-                del lease.holder.held[number]
+                lease.holder.held.pop(number, None)  # not there after ``restore_to_end``
         return lease
 
     @property
@@ -180,6 +182,13 @@ class Ledger:
             else:
                 lease.holder.held[lease.number] = lease
             self._floor = min(self._floor, lease.number - 1)
+
+    def restore_to_end(self) -> None:
+        """``restore`` all leases that were set aside, since the session ends; their holders are gone."""
+        self._revoked += list(map(_holder, self._aside.values())).count(None)
+        self.by_number.update(self._aside)
+        self._aside = {}
+        self._floor = 0
 
     def end_all(self) -> list[Lease]:
         """End every lease; return those that were not revoked."""
