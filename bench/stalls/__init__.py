@@ -210,6 +210,16 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "ack in one batch, each in its partition": (10_000, partitioned.ack),
     "dead-letter in one batch, one partition": (5_000, partitioned.dead_letter(1)),
     "dead-letter in one batch, some partitions": (10_000, partitioned.dead_letter(500)),
+    "ack in one batch, two groups by turns": (10_000, partitioned.ack_by_turns),
+    "ack unknown messages in one batch": (5_000, partitioned.ack_unknown),
+    "ack unknown messages in a transaction": (2_500, partitioned.transact_unknown),
+    "push to a queue with partitions and a limit": (100_000, partitioned.limited),
+    "ack in one batch, work queue": (10_000, partitioned.ack_work_queue("completed")),
+    "dead-letter in one batch, work queue": (10_000, partitioned.ack_work_queue("dlq")),
+    "dead-letter in one batch, one partition without a lease": (
+        5_000,
+        partitioned.dead_letter_without_lease,
+    ),
     "leases expire at once": (100_000, partitioned.expire),
     "list keyed rows, the first time": (100_000, extras.list_rows),
     "list keyed rows 256 times in one request": (100_000, extras.list_rows_often),
@@ -306,6 +316,7 @@ def measure(name: str, scale: float) -> tuple[int, float, float]:
     """How many things it was about, the worst stall and all of the CPU, in milliseconds."""
     size, prepare = REQUESTS[name]
     count = max(1, int(size * scale))
+    gc.unfreeze()  # the brokers of earlier requests
     collect_in_portions()  # as ``holt serve`` does
     config = Config(limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0))
     with (

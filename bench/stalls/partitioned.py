@@ -154,6 +154,81 @@ def dead_letter(partitions: int) -> Prepare:
     return prepare
 
 
+def dead_letter_without_lease(site: Site, count: int) -> Callable[[], object]:
+    """The acknowledgments of one batch need no lease, so they may be as many as a batch may have."""
+    items = [{"queue": "log", "partition": "p", "transactionId": f"t{n}", "payload": n} for n in range(count)]
+    for start in range(0, count, 1_000):
+        pushed = site.http.post("/api/v1/push", json={"items": items[start : start + 1_000]}).json()
+    home = pushed[0]["partition_id"]
+    acks = [{"transactionId": f"t{n}", "partitionId": home, "status": "dlq"} for n in range(count)]
+    body = {"acknowledgments": acks, "consumerGroup": "g"}
+    return lambda: site.http.post("/api/v1/ack/batch", json=body).raise_for_status()
+
+
+def ack_unknown(site: Site, count: int) -> Callable[[], object]:
+    """Messages of these ids do not exist: they are searched for among those around the group's cursor."""
+    home = _deep_partition(site)
+    acks = [{"transactionId": f"unknown-{number}", "partitionId": home} for number in range(count)]
+    return lambda: site.http.post("/api/v1/ack/batch", json={"acknowledgments": acks}).raise_for_status()
+
+
+def transact_unknown(site: Site, count: int) -> Callable[[], object]:
+    home = _deep_partition(site)
+    operations = [
+        {"type": "ack", "transactionId": f"unknown-{number}", "partitionId": home} for number in range(count)
+    ]
+    return lambda: site.http.post("/api/v1/transaction", json={"operations": operations}).raise_for_status()
+
+
+def _deep_partition(site: Site) -> str:
+    items = [{"queue": "log", "partition": "p", "payload": n} for n in range(1_000)]
+    for _ in range(10):
+        pushed = site.http.post("/api/v1/push", json={"items": items}).json()
+    return str(pushed[0]["partition_id"])
+
+
+def limited(site: Site, count: int) -> Callable[[], object]:
+    """A push to a queue that may be full, after something was acknowledged."""
+    site.http.post("/api/v1/configure", json={"queue": "log", "options": {"maxSize": 10_000_000}})
+    _partitions(site, count)
+    for group in ("g", "h"):
+        site.get(f"/api/v1/pop/queue/log?consumerGroup={group}&subscriptionMode=all&autoAck=true")
+    item = {"queue": "log", "partition": "p0", "payload": 1}
+
+    def push_again() -> None:
+        for _ in range(3):
+            site.get("/api/v1/pop/queue/log?consumerGroup=g&autoAck=true")
+            site.http.post("/api/v1/push", json={"items": [item]}).raise_for_status()
+
+    return push_again
+
+
+def ack_by_turns(site: Site, count: int) -> Callable[[], object]:
+    """Each ack is for another group than the one before it, so each is settled by itself."""
+    found = _leases(site, count)
+    acks = [{**one, "consumerGroup": "gh"[at % 2]} for at, one in enumerate(found)]
+    return lambda: site.http.post("/api/v1/ack/batch", json={"acknowledgments": acks}).raise_for_status()
+
+
+def ack_work_queue(status: str) -> Prepare:
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        site.channel.queue_declare("dead", durable=True)
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+        site.channel.queue_declare("work", durable=True, arguments=arguments)
+        for start in range(0, count, 1_000):
+            items = [{"queue": "work", "payload": n} for n in range(start, start + 1_000)]
+            site.http.post("/api/v1/push", json={"items": items}).raise_for_status()
+        names = ("transactionId", "partitionId", "leaseId")
+        acks: list[dict[str, str]] = []
+        while len(acks) < count:
+            messages = site.http.get("/api/v1/pop/queue/work?batch=5000").json()["messages"]
+            acks += [{**{name: one[name] for name in names}, "status": status} for one in messages]
+        body = {"acknowledgments": acks}
+        return lambda: site.http.post("/api/v1/ack/batch", json=body).raise_for_status()
+
+    return prepare
+
+
 def expire(site: Site, count: int) -> Callable[[], object]:
     """All leases expire at once."""
     _leases(site, count)

@@ -53,6 +53,16 @@ def added(settle: Settle, arguments: dict[str, Any] | None = None) -> Prepare:
     return prepare
 
 
+def lost(settle: Settle) -> Prepare:
+    """The connection ends before the commit."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        settled(settle)(site, count)
+        return site.broker.drop_connections
+
+    return prepare
+
+
 def _deliver(site: Site, count: int, arguments: dict[str, Any], dead: dict[str, Any]) -> str:
     site.channel.queue_declare("dead", durable=True, arguments=dead)
     site.channel.exchange_declare("letters", "fanout", durable=True)
@@ -122,4 +132,5 @@ COMMITS: Final[dict[str, tuple[int, Prepare]]] = {
     "tx.commit of settlements of all kinds": (100_000, settled(of_all_kinds, LETTERS)),
     "nack all in a transaction": (100_000, added(reject, LETTERS)),
     "ack all in a transaction": (100_000, added(ack)),
+    "connection lost with acks of a transaction": (100_000, lost(ack)),
 }

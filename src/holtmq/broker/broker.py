@@ -310,6 +310,7 @@ class Broker:
         partitioned.store.listeners.append(self.streams.hear)
         partitioned.store.check_new = self.streams.check_new
         self.jobs.partitioned = partitioned
+        partitioned.in_steps = lambda steps: self.long_changes.add(steps, 1)
         partitioned.store.damage = self.flow.damage  # one list for everything unreadable
         return self.streams
 

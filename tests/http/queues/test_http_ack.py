@@ -1,5 +1,6 @@
 """Acknowledgments, transactions, leases and dead letters over HTTP."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -413,13 +414,13 @@ def test_very_many_acks_go_in_steps_and_are_answered_alike(
     monkeypatch.setattr(ack, "_ACKS_AT_ONCE", acks)
 
     steps: list[int] = []
-    settle = ack.AckApi._settle_any
+    settling = ack.AckApi._settling
 
-    def count(self: ack.AckApi, places: Sequence[int], *rest: Any) -> list[str]:
+    def count(self: ack.AckApi, places: Sequence[int], *rest: Any) -> ack.Answering:
         steps.append(len(places))
-        return settle(self, places, *rest)
+        return settling(self, places, *rest)
 
-    monkeypatch.setattr(ack.AckApi, "_settle_any", count)
+    monkeypatch.setattr(ack.AckApi, "_settling", count)
 
     in_steps = settled("two")
 
@@ -433,3 +434,43 @@ def test_very_many_acks_go_in_steps_and_are_answered_alike(
     again = [sorted(ids(api.pop(queue, partitions=5, consumerGroup="g"))) for queue in ("one", "two")]
     assert again[0] == again[1]
     assert bool(again[0]) == (status == "mixed")
+
+
+def test_more_acks_of_one_partition_than_a_lease_can_have_are_refused(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ack, "_PARTITIONS_AT_ONCE", 2)
+    monkeypatch.setattr(ack, "PARTITION_ACKS", 3)
+    api.push("q", *"abcd")
+    api.push("q", *"efgh", partition="other")
+    messages = api.pop("q", batch=4)
+
+    acks = [{"transactionId": one["transactionId"], "partitionId": one["partitionId"]} for one in messages]
+    refused = api.post("/api/v1/ack/batch", {"acknowledgments": acks})
+
+    assert refused.status_code == 413
+    assert refused.json()["error"] == "4 acknowledgments of one partition in one request: at most 3"
+    assert refused.json()["code"] == "batch_too_large"
+    accepted = api.post("/api/v1/ack/batch", {"acknowledgments": acks[:3]}).json()
+    assert [answer["success"] for answer in accepted] == [True] * 3
+
+
+def test_acks_and_transactions_of_unknown_messages_are_answered_one_by_one(api: Api) -> None:
+    api.post("/api/v1/configure", {"queue": "q", "options": {"dedupWindowSeconds": 0.001}})
+    api.push("q", *(f"m{number}" for number in range(200)))
+    time.sleep(0.01)
+    for number in range(20):  # old ids expire in steps
+        api.push("q", f"later {number}")
+    home = api.pop("q")[0]["partitionId"]
+    names = ["m5", "never", "m7", "later 3", "x"]
+    acks = [{"transactionId": name, "partitionId": home, "consumerGroup": "g"} for name in names]
+
+    failing = [{"type": "ack", **each} for each in acks]
+    undone = api.post("/api/v1/transaction", {"operations": failing}).json()
+    answers = api.post("/api/v1/ack/batch", {"acknowledgments": acks}).json()
+
+    assert undone["success"] is False
+    assert "Message not found" in undone["error"]
+    assert [answer["success"] for answer in answers] == [True, False, True, True, False]
+    known = [{"type": "ack", **each, "consumerGroup": "h"} for each in (acks[0], acks[2])]
+    assert api.post("/api/v1/transaction", {"operations": known}).json()["success"] is True

@@ -35,6 +35,7 @@ from holtmq.broker.partitioned.events import (
 from holtmq.broker.partitioned.groups.further import Further, Looks
 from holtmq.broker.partitioned.groups.group import LOOKS, Delivery, Group, micros
 from holtmq.broker.partitioned.groups.partition_leases import PartitionLease
+from holtmq.broker.partitioned.id_search import IdSearch
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter, DeadLetterStore
 from holtmq.broker.partitioned.log.dedup import MAX_ENTRIES, DedupIndex, Fingerprinter, fingerprint
 from holtmq.broker.partitioned.log.delivery_log import DeliveryLog
@@ -53,12 +54,11 @@ from holtmq.broker.partitioned.log.removal import (
     forget_partitions,
     trim,
 )
+from holtmq.broker.partitioned.room import Room
 from holtmq.broker.pausing import Pause
 
 # (offset, journal position) -> the message's transaction id; None when it cannot be read.
 TransactionIdReader = Callable[[int, int], str | None]
-
-SCAN_MAX = 4096  # messages searched on each side of a cursor for an id that left the dedup window
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,9 @@ class PartitionedQueue:
         self.fingerprint = fingerprint
         self.progress = 0  # grows when something may have made room: acks, trims, deletions
         self.trim_hand = 0  # the partition that retention visited last
-        self.room: tuple[int, int] | None = None  # (progress when counted, offset up to which pushes fit)
+        self._room: Room | None = None  # if it has a limit and a push has asked
+        # (partition, id) -> position, of ids that were looked up in steps for a request that goes on
+        self.looked_up: dict[tuple[int, str], int | None] | None = None
         self._read_transaction_id = read_transaction_id
         self._numbered: dict[int, Group] = {}
         self._woken: set[str] = set()
@@ -163,22 +165,22 @@ class PartitionedQueue:
         if delivery.lease is not None and not delivery.continues:  # a holder that continues acks by position
             delivery.lease.delivered(transaction_ids, delivery.positions)
 
-    def read_ids(self, partition: int, lease: PartitionLease) -> None:
-        """Read the ids that were delivered under a lease before a restart."""
+    def read_ids(self, partition: int, lease: PartitionLease) -> Iterator[None]:
+        """Read the ids that were delivered under a lease before a restart, one in each step."""
         where = self.partitions[partition]
         first = max(lease.end - 1 if lease.conflated else lease.first, where.first)
-        ids: list[str] = []
-        positions: list[int] = []
+        read: list[tuple[int, int, str]] = []  # offset, position, id
         for position in range(first, lease.end):
-            offset = where.offsets[position - where.first]
-            if self.log.partition(offset) == GONE:
+            offset = where.offsets[position - where.first] if position >= where.first else None
+            if offset is None or self.log.partition(offset) == GONE:
                 continue
             ((_, journal_position, _),) = self.log.refs((offset,))
             found = self._read_transaction_id(offset, journal_position)
             if found is not None:
-                ids.append(found)
-                positions.append(position)
-        lease.delivered(ids, positions)
+                read.append((offset, position, found))
+            yield
+        there = [row for row in read if self.log.partition(row[0]) != GONE]
+        lease.delivered([row[2] for row in there], [row[1] for row in there])
 
     def leave_out(self, group: str, delivery: Delivery) -> None:
         """Return one partition of a claim that is not delivered after all; the next pop may claim it."""
@@ -266,7 +268,7 @@ class PartitionedQueue:
                 self._numbered[event.group].leases.release(event.partition)
             case QueueConfigured():
                 self.namespace, self.task, self.config = event.namespace, event.task, event.config
-                self.room = None
+                self._room = None
                 for group in self.groups.values():
                     group.lined_up = False  # delays and windows may have changed: check all partitions again
                     self._woken.add(group.name)
@@ -333,9 +335,10 @@ class PartitionedQueue:
         leases = group.leases
         retries, held = leases.retries.get(index, 0), leases.held(index)
         self.deliveries.settled(event, old, retries, held, self.dead_letters.next_number)
-        for filed in event.dead_letters:
-            offset = where.offsets[filed.position - where.first]
-            ((_, journal_position, created_us),) = self.log.refs((offset,))
+        offsets = [where.offsets[filed.position - where.first] for filed in event.dead_letters]
+        for filed, (offset, journal_position, created_us) in zip(
+            event.dead_letters, self.log.refs(offsets), strict=True
+        ):
             self.dead_letters.file(
                 DeadLetter(
                     self.dead_letters.next_number,
@@ -407,7 +410,7 @@ class PartitionedQueue:
         group.start(event.start_us, event.partition)
         if event.partition in self.indexes:
             group.offer((self.indexes[event.partition],))
-        self.room = None  # more messages may be unsettled now than were counted
+        self._count_again()
         self._woken.add(group.name)
 
     def _sought(self, event: Sought) -> None:
@@ -417,8 +420,22 @@ class PartitionedQueue:
         elif self.partitions[event.partition] is not NO_PARTITION:
             group.leases.seek(event.partition, self.partitions[event.partition].position_of(event.offset))
             group.offer((event.partition,))
-        self.room = None
+        self._count_again()
         self._woken.add(group.name)
+
+    @property
+    def room(self) -> Room | None:
+        """How many messages it may take; None: as many as come."""
+        if not self.config.max_size:
+            return None
+        if self._room is None:
+            self._room = Room()
+        return self._room
+
+    def _count_again(self) -> None:
+        """More messages may be unsettled now than were counted."""
+        if self._room is not None:
+            self._room.outdated()
 
     def _offer(self, group: Group, partition: int) -> None:
         group.offer((partition,))
@@ -431,27 +448,14 @@ class PartitionedQueue:
     def find(self, partition: int, transaction_id: str, near: int | None = None) -> int | None:
         """Position of a message by its transaction id; None when it is not stored or not visible yet.
 
-        Inside the dedup window this is one lookup. Beyond it, fingerprints around ``near`` (a cursor; by
-        default the newest message) are compared, ``SCAN_MAX`` in each direction.
+        ``near`` is a cursor; by default the newest message. See ``IdSearch``.
         """
         if partition >= len(self.partitions):
             return None
-        where, wanted = self.partitions[partition], self.fingerprint(partition, transaction_id)
-        durable_end = self.log.durable_end
-        for offset in self.dedup.candidates(wanted):
-            if (
-                offset < durable_end
-                and self.log.partition(offset) == partition
-                and self.carries(offset, transaction_id)
-            ):
-                return where.position_of(offset)
-        shown = where.position_of(durable_end) - where.first
-        middle = shown if near is None else min(max(near - where.first, 0), shown)
-        for row in _outward(middle, shown):
-            offset = where.offsets[row]  # a hole's fingerprint matches no id
-            if self.log.fingerprint(offset) == wanted and self.carries(offset, transaction_id):
-                return where.first + row
-        return None
+        search = IdSearch(self, partition, near)
+        if self.looked_up is not None and (partition, transaction_id) in self.looked_up:
+            return search.confirmed(self.looked_up[partition, transaction_id], transaction_id)
+        return search.find(transaction_id)
 
     def carries(self, offset: int, transaction_id: str) -> bool:
         """Whether a message with the id's fingerprint really has the id.
@@ -480,8 +484,3 @@ class PartitionedQueue:
             yield self.log.position(offset)
         for letter in self.dead_letters:
             yield letter.journal_position
-
-
-def _outward(middle: int, count: int) -> Iterator[int]:
-    yield from range(middle, min(count, middle + SCAN_MAX))
-    yield from range(middle - 1, max(-1, middle - 1 - SCAN_MAX), -1)

@@ -7,10 +7,12 @@ names, clocks (``now`` is a parameter), the durability of answers: after a comma
 Over 400 lines: one method for each command, most of them a few lines.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
+from typing import Any, Final
 
 from holtmq.broker.errors import LimitReached
 from holtmq.broker.partitioned.captured import StateRecord
@@ -51,6 +53,7 @@ from holtmq.broker.partitioned.waiting.wide_pops import WideLines
 from holtmq.journal.interface import Journal
 
 Decided = tuple[str, Sequence[PushItem], PushDecision]
+_FREED: Final = 5_000  # entries of a dict at once: about 2 ms
 _push_result = partial(tuple.__new__, PushResult)  # a third of the time of the named tuple's own __new__
 
 
@@ -85,6 +88,7 @@ class PartitionedService:
         self.firing = Firing(self.store, self.timed, self.spool, self.line, self.decide_pushes, self.results)
         self._sweep: IdleSweep | None = None
         self._retention = RetentionPass(self.store, self.counters, self.stream_limits)
+        self.in_steps: Callable[[Iterator[None]], object] = deque[None](maxlen=0).extend  # the broker sets it
 
     def push(self, items: Sequence[PushItem], now: float, one_each: bool = False) -> list[PushResult] | None:
         """Store messages, in any number of queues, as one step; None: they went to the spool instead.
@@ -219,6 +223,10 @@ class PartitionedService:
     def matching(self, namespace: str, task: str) -> list[PartitionedQueue]:
         """Every queue of a namespace and/or task; blank matches all."""
         return self._popping.matching(namespace, task)
+
+    def free(self, columns: Iterable[dict[Any, Any]]) -> None:
+        """Free what a group has kept by partition: all at once takes long."""
+        self.in_steps(emptied(columns))
 
     def forget_joined(self) -> None:
         """Drop what pops have cached, after groups, queues or subscription records were deleted."""
@@ -374,3 +382,16 @@ def _by_queue(items: Sequence[PushItem]) -> Sequence[tuple[str, Sequence[PushIte
     for item in items:
         found.setdefault(item[0], []).append(item)
     return tuple(found.items())
+
+
+def emptied(columns: Iterable[dict[Any, Any]]) -> Iterator[None]:
+    """Empty these, some entries in each step."""
+    work = 0
+    for column in columns:
+        work += 1
+        while column:
+            column.popitem()
+            work += 1
+            if work >= _FREED:
+                work = 0
+                yield

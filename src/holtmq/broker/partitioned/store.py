@@ -444,6 +444,9 @@ class PartitionedStore:
         """The journal is folded. From now on events are decided on this state."""
         self._after_repair = None
         deque(self.subscriptions.free(), maxlen=0)
+        for queue in self.queues.values():
+            if queue.room is not None:
+                queue.room.count_all(queue)
 
     def capture(self) -> Captured:
         """The whole state as it is now."""

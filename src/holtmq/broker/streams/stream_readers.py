@@ -35,7 +35,7 @@ _BYTES: Final = 2_048  # of bodies
 _FIRST_SCAN: Final = 16  # messages that a filter looks at; later twice as many as it had time for
 _GROUP_PARTITIONS: Final = 64
 _LOOKS: Final = 1_000  # partitions that a claim looks at, most of which may have nothing: about 1 ms
-_GIVEN_BACK: Final = 5_000  # claims returned at once: about 5 ms
+_GIVEN_BACK: Final = 2_000  # claims returned at once: about 4 ms
 _UNITS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 Row = tuple[int, int, int]  # offset, journal position, creation time in microseconds
@@ -193,12 +193,12 @@ class GroupMember:
         verdicts that take effect in later steps, after these.
         """
         self._queue.service.line.discharge(self._queue.stored_as, self._group, self._told)
-        claims = [claim for claim in self._claims.values() if not claim.is_awaited]
+        claims = list(reversed(self._claims.values()))
         self._claims.clear()  # each refers to all
         for claim in claims:
-            claim.is_left = True
-            claim.over = not claim.in_line
-        claims.reverse()
+            if not claim.is_awaited:
+                claim.is_left = True
+                claim.over = not claim.in_line
         self._give_back(_taken_from(claims))
 
     def _give_back(self, claims: Iterator[Claim]) -> None:

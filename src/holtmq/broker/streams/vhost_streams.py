@@ -13,17 +13,11 @@ from typing import TYPE_CHECKING, Final
 from holtmq.broker.errors import Conflict, LimitReached
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.captured import StateRecord
-from holtmq.broker.partitioned.commands.admin import pause, resume
+from holtmq.broker.partitioned.commands.admin import delete_queue, pause, resume
 from holtmq.broker.partitioned.commands.atomic_commit import PartitionedPart, write_together
 from holtmq.broker.partitioned.commands.settled_runs import SettledRuns
 from holtmq.broker.partitioned.commands.stream_limits import Limits
-from holtmq.broker.partitioned.events import (
-    NO_QUEUE,
-    QueueConfigured,
-    QueueDeleted,
-    QueueEvent,
-    SubscriptionsForgotten,
-)
+from holtmq.broker.partitioned.events import QueueConfigured, QueueDeleted, QueueEvent
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.store import Change
@@ -89,15 +83,8 @@ class Streams:
         self._by_stored_name.pop(queue.stored_as, None)
         self._service.stream_limits.put(queue.stored_as, Limits())
         queue.end()
-        log = queue.log
-        if log is not None:
-            forgotten = [
-                (NO_QUEUE, SubscriptionsForgotten(group, log.name))
-                for group in self._service.store.subscriptions.groups_of(log.name)
-            ]
-            self._service.store.commit([(log.number, QueueDeleted()), *forgotten])
-            self._service.forget_joined()
-            self._service.counters.forget(log.name)
+        if queue.log is not None:
+            delete_queue(self._service, queue.log.name)
 
     def pause(self, queue: StreamQueue, pause_: Pause) -> None:
         """Hand out nothing of the log, over AMQP and HTTP."""

@@ -4,9 +4,10 @@ Owns: running them as tasks, and waiting until a change is durable. Must not tou
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 
 from holtmq.http.engine.request import HttpRequest
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.journal.interface import Journal, JournalFailed
 
 
@@ -23,6 +24,15 @@ def as_task(name: str, run: Callable[[HttpRequest], Awaitable[None]]) -> Callabl
         request.connection.engine.run(attempt(request), name)
 
     return handle
+
+
+def in_turn_or_as_task(request: HttpRequest, name: str, steps: Generator[None, None, None]) -> None:
+    """Run steps that answer a request, at once if they are short; the rest of long ones as a task."""
+    stepwise = Stepwise()
+    for _ in steps:
+        if stepwise.is_due:
+            as_task(name, lambda _: stepwise.run(steps))(request)
+            return
 
 
 async def until_durable(journal: Journal) -> None:

@@ -4,8 +4,7 @@ Owns: reading these requests and the error texts. Must not touch: the rules; a r
 ``success: false``), not an error.
 """
 
-import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from holtmq.auth.permissions import Action
 from holtmq.auth.rights import Identity
 from holtmq.broker.partitioned.commands.clean_acks import CleanRun
+from holtmq.broker.partitioned.commands.looking_up import looking_up
 from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckStatus
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 from holtmq.broker.partitioned.log.identifiers import partition_of
@@ -20,16 +20,20 @@ from holtmq.broker.partitioned.queue import Extension
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
 from holtmq.http.engine.request import HttpRequest
-from holtmq.http.engine.waiting_requests import as_task
+from holtmq.http.engine.waiting_requests import in_turn_or_as_task
 from holtmq.http.engine.wire import iso_seconds, quoted, quoted_or_null, segment
 from holtmq.http.queues.rendering import ack_answers, clean_answers
+from holtmq.http.queues.request_bounds import PARTITION_ACKS, check_size
 from holtmq.http.queues.work import WorkApi
 
 LEASE_PREFIX: Final = b"/api/v1/lease/"
 LEASE_SUFFIX: Final = b"/extend"
 NOWHERE: Final = (0, 0)  # no queue has number 0
-_PARTITIONS_AT_ONCE: Final = 1_000  # of one request: about 25 ms
-_ACKS_AT_ONCE: Final = 2_000  # with other results than "completed": about 25 ms
+Answering = Generator[None, None, list[str]]  # makes the answers in steps
+
+_PARTITIONS_AT_ONCE: Final = 1_000  # about 25 ms
+_ACKS_AT_ONCE: Final = 2_000  # with other results than "completed", in one record: about 25 ms
+_WORK_AT_ONCE: Final = 200  # messages of work queues
 _MOST_LEASE: Final = 86_400.0
 _COMPLETED: Final = AckStatus.COMPLETED
 
@@ -97,46 +101,39 @@ class AckApi:
             return
         if not request.identity.reads_everything:
             self._check_rights(request.identity, {ack.partition_id for ack in incoming})
-        by_partition: dict[str, list[int]] = {}
+        if len(incoming) <= _PARTITIONS_AT_ONCE and self._settle_clean(request, incoming, group):
+            return
+        in_turn_or_as_task(request, "ack in steps", self._settling_all(request, incoming, group))
+
+    def _settling_all(
+        self, request: HttpRequest, incoming: list[AckIn], group: str | None
+    ) -> Generator[None, None, None]:
+        """Settle some at a time (their places in the request), then answer."""
+        steps: Iterable[Sequence[int]] = (range(len(incoming)),)
         if len(incoming) > _PARTITIONS_AT_ONCE:
+            by_partition: dict[str, list[int]] = {}
             for place, ack in enumerate(incoming):
                 by_partition.setdefault(ack.partition_id, []).append(place)
-        now = self._clock()
-        if len(by_partition) <= _PARTITIONS_AT_ONCE and self._settle_clean(request, incoming, group, now):
-            return
-        if len(by_partition) > _PARTITIONS_AT_ONCE or (
-            len(incoming) > _ACKS_AT_ONCE and len(by_partition) > 1
-        ):
-            steps = list(_steps(by_partition.values()))
-            as_task("ack in steps", lambda _: self._settle_in_steps(request, incoming, group, steps))(request)
-            return
-        answers = self._settle_any(range(len(incoming)), incoming, group, now)
-        request.answer_when_durable(self._journal, 200, f"[{','.join(answers)}]".encode())
-
-    async def _settle_in_steps(
-        self,
-        request: HttpRequest,
-        incoming: list[AckIn],
-        group: str | None,
-        steps: list[list[int]],
-    ) -> None:
-        """Settle very many acks, some at a time (their places in the request)."""
+            if len(by_partition) <= _PARTITIONS_AT_ONCE and self._settle_clean(request, incoming, group):
+                return
+            for partition_id, places in by_partition.items():
+                if not self._work.owns(partition_id):
+                    check_size(len(places), PARTITION_ACKS, "acknowledgments of one partition")
+            steps = _steps(by_partition.values())
         answers = [""] * len(incoming)
-        for places in steps:
-            acks = [incoming[place] for place in places]
-            found = self._settle_any(places, acks, group, self._clock())
-            for place, answer in zip(places, found, strict=True):
+        for some in steps:
+            yield
+            found = yield from self._settling(some, [incoming[place] for place in some], group)
+            for place, answer in zip(some, found, strict=True):
                 answers[place] = answer
-            await asyncio.sleep(0)
+        yield
         request.answer_when_durable(self._journal, 200, f"[{','.join(answers)}]".encode())
 
-    def _settle_any(
-        self, places: Sequence[int], incoming: Sequence[AckIn], group: str | None, now: float
-    ) -> list[str]:
+    def _settling(self, places: Sequence[int], incoming: Sequence[AckIn], group: str | None) -> Answering:
         """Settle messages of queues of either kind; ``places`` are their indexes in the request."""
         if any(map(self._work.owns, [ack.partition_id for ack in incoming])):
-            return self._settle_both(places, incoming, group, now)
-        return self._settle_partitioned(places, incoming, group, now)
+            return self._settling_both(places, incoming, group)
+        return self._settling_partitioned(places, incoming, group)
 
     def _check_rights(self, sender: Identity, partition_ids: Iterable[str]) -> None:
         """Raise 403 unless the sender may read every queue whose messages it settles."""
@@ -145,9 +142,9 @@ class AckApi:
             if name is not None and name not in sender.reads:
                 sender.require(Action.READ, name)
 
-    def _settle_partitioned(
-        self, places: Sequence[int], incoming: Sequence[AckIn], group: str | None, now: float
-    ) -> list[str]:
+    def _settling_partitioned(
+        self, places: Sequence[int], incoming: Sequence[AckIn], group: str | None
+    ) -> Answering:
         """Settle messages of partitioned queues; ``places`` are their indexes in the request."""
         known: dict[str, tuple[int, int]] = {}
         together: list[Ack] = []
@@ -161,7 +158,7 @@ class AckApi:
             named = group or ack.consumer_group or QUEUE_MODE
             if home is None or where[0] != home[0] or named != home[1]:
                 if home is not None:  # another queue or group: settle the run collected so far
-                    answers += self._settle_run(places, len(answers), home, together, now)
+                    answers += yield from self._settling_run(places, len(answers), home, together)
                     together = []
                 home = (where[0], named)
             status = ack.status
@@ -175,12 +172,10 @@ class AckApi:
                 )
             )
         assert home is not None
-        answers += self._settle_run(places, len(answers), home, together, now)
+        answers += yield from self._settling_run(places, len(answers), home, together)
         return answers
 
-    def _settle_clean(
-        self, request: HttpRequest, incoming: list[AckIn], group: str | None, now: float
-    ) -> bool:
+    def _settle_clean(self, request: HttpRequest, incoming: list[AckIn], group: str | None) -> bool:
         """Fast path: all acks are ``completed``, for one queue and group. Needs no object per message.
 
         False when the request is not like that; then nothing has happened.
@@ -202,15 +197,16 @@ class AckApi:
             if (status != "completed" and status is not None) or ack.consumer_group != own_group:
                 return False
             ids.append(ack.transaction_id)
-        settled = self._service.settle_clean(number, group or own_group or QUEUE_MODE, runs, now)
+        named = group or own_group or QUEUE_MODE
+        settled = self._service.settle_clean(number, named, runs, self._clock())
         if settled is None:
             return False
         request.answer_when_durable(self._journal, 200, clean_answers(runs, *settled))
         return True
 
-    def _settle_both(
-        self, places: Sequence[int], incoming: Sequence[AckIn], group: str | None, now: float
-    ) -> list[str]:
+    def _settling_both(
+        self, places: Sequence[int], incoming: Sequence[AckIn], group: str | None
+    ) -> Answering:
         """Settle messages of work queues and, if there are any, of partitioned queues.
 
         Each message of a work queue has its own lease, so each is settled separately.
@@ -222,16 +218,24 @@ class AckApi:
             (work if self._work.owns(ack.partition_id) else others).append((place, ack))
         if others:
             elsewhere = [place for place, _ in others]
-            found = self._settle_partitioned(elsewhere, [ack for _, ack in others], group, now)
+            found = yield from self._settling_partitioned(elsewhere, [ack for _, ack in others], group)
             answers.update(zip(elsewhere, found, strict=True))
-        answers.update(self._work.settle(work))
+        for start in range(0, len(work), _WORK_AT_ONCE):
+            yield
+            answers.update(self._work.settle(work[start : start + _WORK_AT_ONCE]))
         return [answers[place] for place in places]
 
-    def _settle_run(
-        self, places: Sequence[int], first: int, home: tuple[int, str], acks: list[Ack], now: float
-    ) -> list[str]:
+    def _settling_run(
+        self, places: Sequence[int], first: int, home: tuple[int, str], acks: list[Ack]
+    ) -> Answering:
         """Settle acks of one queue and group; their indexes in the request start at ``places[first]``."""
-        queue, outcomes = self._service.settle(*home, acks, now)
+        known = self._service.store.by_number.get(home[0])
+        with looking_up() as look_up:
+            if known is not None:
+                yield from look_up(known, home[1], acks, self._clock())
+            yield
+            queue, outcomes = self._service.settle(*home, acks, self._clock())
+        yield
         return ack_answers(places[first : first + len(acks)], acks, queue, outcomes)
 
     def extend(self, request: HttpRequest) -> None:

@@ -11,6 +11,7 @@ from holtmq.http.engine.errors import Refusal
 QUEUES: Final = 1_000  # of one push or transaction
 NEW_QUEUES: Final = 400  # of these, queues that the push creates
 OPERATIONS: Final = 2_500  # of one transaction
+PARTITION_ACKS: Final = 5_000  # of one partition; a lease has no more messages
 WORK_ITEMS: Final = 3_000  # of one push, for work queues
 
 

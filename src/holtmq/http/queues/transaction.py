@@ -4,7 +4,7 @@ Owns: reading these requests and the error texts. Must not touch: the rules; a r
 answer (200, ``success: false``), not an error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from enum import Enum
 from typing import Final
 from uuid import uuid4
@@ -14,8 +14,9 @@ import msgspec
 from holtmq.auth.permissions import Action
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.partitioned.commands.atomic_commit import PartitionedPart, transact
+from holtmq.broker.partitioned.commands.looking_up import looking_up
 from holtmq.broker.partitioned.extras.keyed import KeyDecision, KeyOp
-from holtmq.broker.partitioned.groups.acknowledgment import AckRefused, AckStatus, AckVerdict
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckRefused, AckStatus, AckVerdict
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
 from holtmq.broker.partitioned.log.identifiers import partition_id, partition_of
 from holtmq.broker.partitioned.requests import AckRequest, PushItem
@@ -24,6 +25,7 @@ from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import Refusal, invalid_json
 from holtmq.http.engine.request import HttpRequest
+from holtmq.http.engine.waiting_requests import in_turn_or_as_task
 from holtmq.http.engine.wire import quoted, quoted_or_null
 from holtmq.http.extras.keyed import (
     KvRefused,
@@ -123,7 +125,30 @@ class TransactionApi:
         order = asked.order
         check_size(len(order), min(self._max_batch, OPERATIONS), "operations")
         check_queues(asked.queues, self._work.exists)
-        now = self._clock()
+        in_turn_or_as_task(
+            request, "transaction in steps", self._committing(request, incoming, asked, own_id, leases_only)
+        )
+
+    def _committing(
+        self, request: HttpRequest, incoming: TransactionIn, asked: "_Asked", own_id: str, leases_only: bool
+    ) -> Generator[None, None, None]:
+        """Look the acknowledged messages up, then commit at once and answer."""
+        acks: dict[tuple[int, str], list[Ack]] = {}
+        for each in asked.acks:
+            acks.setdefault((each.queue, each.group), []).append(each.ack)
+        with looking_up() as look_up:
+            for (number, group), some in acks.items():
+                queue = self._service.store.by_number.get(number)
+                if queue is not None:
+                    yield from look_up(queue, group, some, self._clock())
+            if acks:
+                yield
+            self._commit(request, incoming, asked, own_id, leases_only)
+
+    def _commit(
+        self, request: HttpRequest, incoming: TransactionIn, asked: "_Asked", own_id: str, leases_only: bool
+    ) -> None:
+        sender, order, now = request.identity, asked.order, self._clock()
         timer_operations = TimerOperations(self._service, request.subject, now)
         try:
             ops = read_operations(incoming.kv or ())

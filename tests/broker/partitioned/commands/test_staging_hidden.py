@@ -193,7 +193,7 @@ def test_the_size_limit_covers_the_whole_batch(site: Site) -> None:
 
     assert site.rows() == 1
     queue.config = replace(queue.config, max_size=len(batch()) + 1)
-    queue.room = None
+    queue._room = None
     assert finish(site.commit("w", 1, winner)) == Committed(10, 0, False)
 
 

@@ -352,6 +352,7 @@ def test_an_earlier_start_on_one_partition_reaches_a_line_already_built() -> Non
 def test_records_are_those_of_a_plain_table_whatever_happens_to_them(seed: int) -> None:
     dice, subscriptions = Random(seed), Subscriptions()
     table: dict[tuple[str, Scope], tuple[str, int, int]] = {}
+    freeing = subscriptions.free()
     for at in range(dice.randint(1, 60)):
         group, queue, partition = dice.choice("gh"), dice.choice("abc"), dice.choice(("", "", "p", "q"))
         choice = dice.random()
@@ -363,9 +364,12 @@ def test_records_are_those_of_a_plain_table_whatever_happens_to_them(seed: int) 
         elif choice < 0.75:
             event = SubscriptionMoved(group, at)
             table |= {key: ("timestamp", at, row[2]) for key, row in table.items() if key[0] == group}
-        elif choice < 0.9:
+        elif choice < 0.85:
             event = SubscriptionsForgotten("", queue)
             table = {key: row for key, row in table.items() if key[1].queue != queue}
+        elif choice < 0.9:
+            event = SubscriptionsForgotten(group, queue)
+            table = {key: row for key, row in table.items() if (key[0], key[1].queue) != (group, queue)}
         else:
             event = SubscriptionsForgotten(group, "")
             table = {key: row for key, row in table.items() if key[0] != group}
@@ -385,8 +389,16 @@ def test_records_are_those_of_a_plain_table_whatever_happens_to_them(seed: int) 
         for name in "gh":
             assert subscriptions.count(name) == len(subscriptions.scopes(name))
             assert set(subscriptions.scopes(name)) == {scope for one, scope in table if one == name}
-        for name in "abc":
-            wanted = {one for one, scope in table if scope.queue == name}
-            assert set(subscriptions.groups_of(name)) == wanted
+        for _ in range(dice.choice((0, 0, 1, 2, 9))):  # what is forgotten is freed in steps, among others
+            next(freeing, None)
+        if dice.random() < 0.2:
+            freeing = subscriptions.free()
     for _ in subscriptions.free():
         pass
+    for _ in freeing:
+        pass
+    for name in "abc":
+        subscriptions.apply(SubscriptionsForgotten("", name))
+    assert not list(subscriptions.records())
+    assert not subscriptions._groups
+    assert not subscriptions._of_queues

@@ -4,9 +4,10 @@ Owns: the lease check, resolving transaction ids to positions, and the answers t
 acks. Must not touch: state (the queue applies the events), clocks, wire names.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 from holtmq.broker.partitioned.events import Acked, Filed, GroupStarted
@@ -124,7 +125,7 @@ def _decide_partition(
 ) -> Acked | None:
     lease = group.leases.lease(partition, now)
     if lease is not None and lease.ids_unread:
-        queue.read_ids(partition, lease)
+        deque(queue.read_ids(partition, lease), maxlen=0)
     cursor = group.cursor(partition)
     if cursor is None:
         cursor = queue.partitions[partition].first
@@ -209,7 +210,8 @@ def _answer(
         for place, _ in accepted:
             outcomes[place] = same
         return Answers(first, end, same, {})
-    each = {position: AckOutcome(verdict_at(position, settlement, files), released) for position in positions}
+    outcome = cache(lambda verdict: AckOutcome(verdict, released))
+    each = {position: outcome(verdict_at(position, settlement, files)) for position in positions}
     for place, position in accepted:
         outcomes[place] = each[position]
     return Answers(first, end, None, each)

@@ -6,7 +6,7 @@ messages. Must not touch: wire names, clocks, the hot commands (see service).
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from holtmq.broker.errors import NotFound
 from holtmq.broker.partitioned.commands.replaying import (
@@ -25,7 +25,7 @@ from holtmq.broker.partitioned.events import (
     QueueResumed,
 )
 from holtmq.broker.partitioned.extras.traces import Traced
-from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.groups.group import Group, micros
 from holtmq.broker.partitioned.groups.joining import (
     SeekDecision,
     decide_group_deletion,
@@ -40,7 +40,7 @@ from holtmq.broker.partitioned.pending_commit import PendingCommit
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import OptionValue, merge
 from holtmq.broker.partitioned.requests import PushResult
-from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.partitioned.service import PartitionedService, emptied
 from holtmq.broker.partitioned.store import Change
 from holtmq.broker.pausing import Pause
 
@@ -102,9 +102,12 @@ def delete_queue(service: PartitionedService, name: str) -> bool:
     """Delete a queue and the subscription records that name it; return whether it existed."""
     queue = service.store.queues.get(name)
     changes: list[Change] = [(NO_QUEUE, forget_subscriptions(queue=name))]
+    groups: list[Group] = []
     if queue is not None:
         changes.append((queue.number, QueueDeleted()))
+        groups += queue.groups.values()
     service.store.commit(changes)
+    service.free(_columns(groups))
     service.forget_joined()
     service.counters.forget(name)
     return queue is not None
@@ -141,16 +144,19 @@ def delete_group(
     done = GroupDeletion(0, [])
     for some in _portions(store.queues.values() if queue_name is None else () if only is None else (only,)):
         changes: list[Change] = []
+        deleted: list[Group] = []
         for queue in some:
             event, members = decide_group_deletion(queue, group)
             if event is not None and store.by_number.get(queue.number) is queue:
                 check(queue.name)
                 changes.append((queue.number, event))
+                deleted.append(queue.groups[group])
                 done.partitions += members
                 done.queues.append(queue.name)
         if changes:
             store.commit(changes)
             service.forget_joined()
+        yield from emptied(_columns(deleted))
         yield
     if with_records:
         if queue_name is None:
@@ -188,6 +194,11 @@ def move_subscription(
     return count
 
 
+def _columns(groups: list[Group]) -> Iterator[dict[Any, Any]]:
+    while groups:
+        yield from groups.pop().leases.columns()
+
+
 def _check_records(service: PartitionedService, group: str, check: Callable[[str], None]) -> None:
     for name in {scope.queue for scope in service.store.subscriptions.scopes(group)}:
         if name:
@@ -212,7 +223,10 @@ def seek(
     """Move a group's cursors to an offset, to a time, or without either after the newest message."""
     queue = queue_named(service, queue_name)
     decision = decide_seek(queue, group, timestamp_us, partition, offset=offset)
+    reader = queue.groups.get(group) if partition is None else None
+    replaced = [] if reader is None else reader.leases.columns()
     service.store.commit([(queue.number, event) for event in decision.events])
+    service.free(replaced)
     return decision
 
 

@@ -40,10 +40,8 @@ def decide_clean(
     at_us, leases = micros(now), reader.leases
     for partition, lease_id, transaction_ids in runs:
         lease = leases.lease(partition, now)
-        if lease is None or lease.id != lease_id:
+        if lease is None or lease.id != lease_id or lease.ids_unread:
             return None
-        if lease.ids_unread:
-            queue.read_ids(partition, lease)
         if lease.ids == transaction_ids:
             first, end = lease.positions[0], lease.positions[-1] + 1
         else:

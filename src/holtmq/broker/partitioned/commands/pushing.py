@@ -136,17 +136,6 @@ def _same_partition(queue: PartitionedQueue, index: int, offset: int) -> bool:
     return stored in (index, GONE)
 
 
-def waiting(queue: PartitionedQueue) -> int:
-    """Messages that some group has not settled; without groups, all stored messages."""
-    if not queue.groups:
-        return queue.log.live
-    total = 0
-    for index, where in enumerate(queue.partitions):
-        cursors = [c for group in queue.groups.values() if (c := group.cursor(index)) is not None]
-        total += where.count(min(cursors, default=where.first))
-    return total
-
-
 def check_room(queue: PartitionedQueue, count: int) -> None:
     """Raise LimitReached if ``max_size`` does not allow ``count`` more."""
     if not has_room(queue, count):
@@ -159,21 +148,12 @@ def _is_full(queue: PartitionedQueue) -> LimitReached:
 
 
 def has_room(queue: PartitionedQueue, count: int) -> bool:
-    """Whether ``max_size`` allows ``count`` more. Counting is O(partitions), so a count is reused."""
-    most = queue.config.max_size
-    if not most:
-        return True
-    if queue.room is None or (
-        queue.room[1] < queue.log.next_offset + count and queue.room[0] != queue.progress
-    ):
-        # Stored as the offset up to which pushes fit, so that pushes need not update it.
-        queue.room = (queue.progress, queue.log.next_offset + most - waiting(queue))
-    return queue.room[1] >= queue.log.next_offset + count
+    """Whether ``max_size`` allows ``count`` more."""
+    room = queue.room
+    return room is None or room.fits(queue, count)
 
 
 def room_left(queue: PartitionedQueue) -> int:
     """A lower bound of how many messages fit; ``has_room`` may allow more after that."""
-    if not queue.config.max_size:
-        return sys.maxsize
-    has_room(queue, 1)
-    return 0 if queue.room is None else queue.room[1] - queue.log.next_offset
+    room = queue.room
+    return sys.maxsize if room is None else room.left(queue)

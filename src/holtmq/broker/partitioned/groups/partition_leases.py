@@ -7,7 +7,7 @@ most one lease per partition. Must not touch: clocks, files, sockets, wire names
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -186,9 +186,13 @@ class PartitionLeases:
         """Set the cursor in every partition, UNSET where it has none; every lease ends."""
         self.grow(len(positions) - 1)
         self.cursors[: len(positions)] = positions
+        self.retries, self.holds, self.attempts, self.marks, self.unmarked = {}, {}, {}, {}, {}
+        self._live, self._by_id, self.recorded = {}, {}, {}
+
+    def columns(self) -> list[dict[Any, Any]]:
+        """What is kept by partition or by lease and takes long to free."""
         counted = (self.retries, self.holds, self.attempts, self.marks, self.unmarked)
-        for column in (*counted, self._live, self._by_id, self.recorded):
-            column.clear()
+        return [*counted, self._live, self._by_id, self.recorded]
 
     def reached(self, partition: int, end: int) -> None:
         """Messages up to ``end`` are delivered; an earlier holder may have had more."""

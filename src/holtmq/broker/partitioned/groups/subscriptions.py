@@ -142,12 +142,11 @@ class _Records:
             yield scope, self._as_moved(old)
         yield from self._later.items()
 
-    def free(self) -> Iterator[None]:
+    def taken_out(self) -> Iterator[Scope]:
         """Free everything, one record in each step."""
         for records in (self._moved, self._later):
             while records:
-                records.popitem()
-                yield
+                yield records.popitem()[0]
 
 
 _NO_RECORDS: Final = _Records()
@@ -156,13 +155,14 @@ _NO_RECORDS: Final = _Records()
 class Subscriptions:
     """All records of the node, by group."""
 
-    __slots__ = ("_forgotten", "_groups", "_partitions")
+    __slots__ = ("_forgotten", "_groups", "_of_queues")
 
     def __init__(self) -> None:
         self._groups: dict[str, _Records] = {}
-        # Those with a record of their own, by group and queue: a queue is deleted without a search.
-        self._partitions: dict[str, dict[str, set[str]]] = {}
-        self._forgotten: list[_Records] = []  # of whole groups, for ``free``
+        # The groups with a record for a queue, and the partitions that have one of their own. They may still
+        # be here when the whole group is forgotten, until ``free``.
+        self._of_queues: dict[str, dict[str, set[str]]] = {}
+        self._forgotten: list[tuple[str, _Records]] = []  # of whole groups, for ``free``
 
     def record(self, group: str, scope: Scope) -> Subscription | None:
         """The record of exactly this scope."""
@@ -176,15 +176,6 @@ class Subscriptions:
     def scopes(self, group: str) -> list[Scope]:
         """What the group has records for."""
         return self._groups.get(group, _NO_RECORDS).scopes()
-
-    def groups_of(self, queue: str) -> list[str]:
-        """The groups with a record for this queue or a partition of it."""
-        scope, none = Scope(queue), dict[str, set[str]]()
-        return [
-            group
-            for group, records in self._groups.items()
-            if scope in records or queue in self._partitions.get(group, none)
-        ]
 
     def capture(self) -> Iterator[Subscribed]:
         """The events that recreate the records of this moment, for a checkpoint. They may be made later."""
@@ -236,35 +227,57 @@ class Subscriptions:
                 if records is None:
                     records = self._groups[event.group] = _Records()
                 records.add(scope, subscription)
-                if event.partition:
-                    of_group = self._partitions.setdefault(event.group, {})
-                    of_group.setdefault(event.queue, set()).add(event.partition)
+                if event.queue:
+                    partitions = self._of_queues.setdefault(event.queue, {}).setdefault(event.group, set())
+                    if event.partition:
+                        partitions.add(event.partition)
             case SubscriptionMoved():
                 if event.group in self._groups:
                     self._groups[event.group].move(event.timestamp_us)
             case SubscriptionsForgotten():
-                for group in [event.group] if event.group else list(self._groups):
-                    self._forget(group, event.queue)
+                if not event.queue:
+                    if event.group in self._groups:
+                        self._forgotten.append((event.group, self._groups.pop(event.group)))
+                elif not event.group:
+                    for group, partitions in self._of_queues.pop(event.queue, {}).items():
+                        self._forget(group, event.queue, partitions)
+                elif event.group in (groups := self._of_queues.get(event.queue, {})):
+                    self._forget(event.group, event.queue, groups.pop(event.group))
+                    if not groups:
+                        del self._of_queues[event.queue]
 
-    def _forget(self, group: str, queue: str) -> None:
+    def _forget(self, group: str, queue: str, partitions: set[str]) -> None:
         records = self._groups.get(group)
         if records is None:
             return
-        if not queue:
-            self._forgotten.append(self._groups.pop(group))
-            self._partitions.pop(group, None)
-            return
         records.discard(Scope(queue))
-        for partition in self._partitions.get(group, {}).pop(queue, ()):
+        for partition in partitions:
             records.discard(Scope(queue, partition))
         if not records:
             del self._groups[group]
-            self._partitions.pop(group, None)
 
     def free(self) -> Iterator[None]:
         """Free the records of forgotten groups, one in each step: all of 100,000 take 55 ms."""
         while self._forgotten:
-            yield from self._forgotten.pop().free()
+            entry = group, records = self._forgotten[-1]
+            for scope in records.taken_out():
+                if scope.queue:
+                    self._forget_place(group, scope)
+                yield
+            if self._forgotten and self._forgotten[-1] is entry:  # else it is empty, and met again
+                self._forgotten.pop()
+
+    def _forget_place(self, group: str, scope: Scope) -> None:
+        records = self._groups.get(group, _NO_RECORDS)
+        groups = self._of_queues.get(scope.queue, {})
+        partitions = groups.get(group)
+        if partitions is None or scope in records:  # it was recorded again
+            return
+        partitions.discard(scope.partition)
+        if not partitions and Scope(scope.queue) not in records:
+            del groups[group]
+            if not groups:
+                del self._of_queues[scope.queue]
 
 
 def _as_events(groups: list[tuple[str, _Records]]) -> Iterator[Subscribed]:

@@ -134,7 +134,8 @@ class DeliveryLog:
         key = (event.group, event.partition)
         at = old
         for number, filed in enumerate(event.dead_letters, next_letter):
-            self._add(event, at, filed.position, attempt, delivered_us, DeliveryOutcome.ACKED, None)
+            if at < filed.position:
+                self._add(event, at, filed.position, attempt, delivered_us, DeliveryOutcome.ACKED, None)
             at = filed.position + 1
             self._add(event, filed.position, at, attempt, delivered_us, DeliveryOutcome.DEAD, filed.error)
             first_us = self._failing.pop(key, event.at_us) if retries else event.at_us

@@ -277,6 +277,26 @@ class MessageLog:
     def fingerprint(self, offset: int) -> int:
         return self._row(offset).fingerprints[offset & _MASK]
 
+    def fingerprints(self, offsets: "array[int]") -> Sequence[int]:
+        """``fingerprint`` of each; the offsets ascend."""
+        chunks, base = self._chunks, self._base
+        if not offsets:
+            return ()
+        first, last = offsets[0], offsets[-1]
+        if last - first == len(offsets) - 1:  # consecutive offsets: join the columns
+            found: array[int] = array("Q")
+            for number in range(first >> CHUNK_SHIFT, (last >> CHUNK_SHIFT) + 1):
+                start = number << CHUNK_SHIFT
+                column = self._row(max(first, start)).fingerprints
+                found += column[max(0, first - start) : last - start + 1]
+            return found
+        found_rows: list[int] = []
+        for offset in offsets:
+            chunk = chunks[(offset >> CHUNK_SHIFT) - base]
+            assert chunk is not None
+            found_rows.append(chunk.fingerprints[offset & _MASK])
+        return found_rows
+
     def refs(self, offsets: Sequence[int]) -> list[tuple[int, int, int]]:
         """(offset, journal position, creation time) of each; the offsets must ascend."""
         if not offsets:
