@@ -2,8 +2,10 @@
 
 import base64
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -11,8 +13,11 @@ import pytest
 from http_support import Api, address, ids
 from prometheus_client.registry import Collector
 
+from holtmq.broker.partitioned.commands.admin import clear, delete_queue
 from holtmq.http.operator import queen_metrics, resources
 from holtmq.http.operator.standby_metrics import exposition
+from holtmq.http.queues import reads
+from holtmq.node import Node
 from holtmq.testing import TestBroker
 
 
@@ -495,3 +500,28 @@ def test_very_many_partitions_are_the_same_answer_in_pieces(
     assert "content-length" not in pieces.headers
     assert pieces.json() == whole.json()
     assert [row["name"] for row in pieces.json()["partitions"]] == ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("how", ["cleared", "deleted"])
+def test_a_fetch_ends_where_messages_leave_while_it_reads(
+    broker: TestBroker, api: Api, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "_READ_AT_ONCE", 2)
+    api.push("q", *"abcdef", partition="p")
+
+    def read(node: Node) -> list[object]:
+        queue = node.partitioned.store.queues["q"]
+        call: Any = SimpleNamespace(service=node.partitioned)
+        steps = reads._records(call, queue, queue.partitions[0], 0, 6, 1 << 20)
+        next(steps)
+        if how == "deleted":
+            delete_queue(node.partitioned, "q")
+        else:
+            deque(clear(node.partitioned, queue, None), maxlen=0)
+        with pytest.raises(StopIteration) as end:
+            next(steps)
+        records, _ = end.value.value
+        return [record["transactionId"] for record in records]
+
+    assert broker.call(read) == ["a", "b"]
+    assert api.get("/health").json()["status"] == "healthy"

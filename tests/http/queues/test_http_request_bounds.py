@@ -6,7 +6,14 @@ import httpx
 import pytest
 from http_support import Api
 
-from holtmq.http.queues.request_bounds import NEW_QUEUES, OPERATIONS, QUEUES, WORK_ITEMS
+from holtmq.http.queues.request_bounds import (
+    DELAYED_ITEMS,
+    NEW_QUEUES,
+    OPERATIONS,
+    QUEUES,
+    STATE_OPERATIONS,
+    WORK_ITEMS,
+)
 from holtmq.testing import TestBroker
 
 
@@ -72,3 +79,36 @@ def test_a_transaction_creates_a_few_hundred_queues_at_most(api: Api) -> None:
 
     assert refusal(transact(api, operations)) == "401 new queues in one request: at most 400"
     assert transact(api, operations[1:]).json()["success"]
+
+
+def test_a_push_has_a_few_thousand_delayed_items_at_most(broker: TestBroker, api: Api) -> None:
+    def delayed(count: int) -> httpx.Response:
+        items = [{"queue": "log", "payload": 1, "delaySeconds": 1_000}] * count
+        return api.post("/api/v1/push", {"items": [*items, {"queue": "log", "payload": 2}]})
+
+    assert refusal(delayed(DELAYED_ITEMS + 1)) == "2,501 delayed items in one request: at most 2,500"
+    assert api.pop("log") == []
+    assert delayed(DELAYED_ITEMS).status_code == 201
+
+    broker.call(lambda node: node.broker.declare_queue(node.broker.vhost("/"), "work", durable=True))
+    items = [{"queue": "work", "payload": 1}] * WORK_ITEMS
+    one_later = [*items, {"queue": "work", "payload": 1, "delaySeconds": 1_000}]
+    assert refusal(api.post("/api/v1/push", {"items": one_later})).startswith("3,001 items for work queues")
+
+
+def test_a_cycle_of_a_stream_processor_is_bounded_like_a_push(api: Api) -> None:
+    api.push("source", "a")
+    asked = {"name": "s", "source_queue": "source", "config_hash": "h"}
+    query = api.post("/streams/v1/queries", asked).json()["query_id"]
+    (message,) = api.pop("source")
+
+    def cycle(**more: object) -> httpx.Response:
+        body = {"query_id": query, "partition_id": message["partitionId"], **more}
+        return api.post("/streams/v1/cycle", body)
+
+    pushes = [{"queue": name, "payload": 1} for name in several(NEW_QUEUES + 1)]
+    many = [{"type": "delete", "key": "k"}] * (STATE_OPERATIONS + 1)
+    assert refusal(cycle(push_items=pushes)) == "401 new queues in one request: at most 400"
+    assert refusal(cycle(state_ops=many)) == "25,001 state operations in one request: at most 25,000"
+    assert refusal(cycle(push_items=pushes[:1] * 10_001)).startswith("10,001 push_items in one request")
+    assert cycle(push_items=pushes[1:], state_ops=many[1:]).json()["success"]

@@ -23,6 +23,7 @@ from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import iso_ms, raw
 from holtmq.http.queues.push import PushItemIn, check_text, read_item
 from holtmq.http.queues.rendering import buffered_results, refusal_text
+from holtmq.http.queues.request_bounds import STATE_OPERATIONS, check_queues, check_size
 
 
 class QueryIn(msgspec.Struct):
@@ -127,13 +128,17 @@ async def cycle(call: Call) -> object:
     where = partition_of(partition) or (0, 0)
     if any(item.delay_seconds for item in asked.push_items or ()):
         raise Refusal(400, "delaySeconds is not possible in a cycle: push such messages by themselves")
+    check_size(len(asked.state_ops or ()), STATE_OPERATIONS, "state operations")
+    check_size(len(asked.push_items or ()), call.context.config.http.max_batch, "push_items")
     items = [read_item(item, call.subject) for item in asked.push_items or ()]
     call.require_at(Action.READ, where)
-    for name in {item.queue for item in items}:
+    targets = {item.queue for item in items}
+    for name in targets:
         call.require(Action.WRITE, name)
+    check_queues(targets, call.service.store.queues.__contains__)
     if items:
         call.context.check_alarm()
-    for name in {item.queue for item in items}:
+    for name in targets:
         call.context.check_partitioned(name)
     ack = asked.ack
     wanted = Cycle(

@@ -25,7 +25,13 @@ from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import is_uuid
 from holtmq.http.queues.delayed_push import DelayedPushes, delay_of
 from holtmq.http.queues.rendering import buffered_elements, buffered_results, push_elements, push_results
-from holtmq.http.queues.request_bounds import NEW_QUEUES, WORK_ITEMS, check_queues, check_size
+from holtmq.http.queues.request_bounds import (
+    DELAYED_ITEMS,
+    NEW_QUEUES,
+    WORK_ITEMS,
+    check_queues,
+    check_size,
+)
 from holtmq.http.queues.single_pushes import SinglePushes
 from holtmq.http.queues.work import WorkApi
 
@@ -209,8 +215,11 @@ class PushApi:
     def _push_delayed(self, request: HttpRequest, items: list[PushItem], delays: list[float]) -> None:
         """Some items are delayed. All are stored in one record, or a full queue refuses all."""
         now = self._clock()
+        check_size(sum(map(bool, delays)), DELAYED_ITEMS, "delayed items")
         delayed = DelayedPushes(self._service, now)
         found = {name: self._work.find(name) for name in {item.queue for item in items}}
+        to_work = sum(found[item.queue] is not None for item in items)
+        check_size(to_work, WORK_ITEMS, "items for work queues")
         elements: dict[int, bytes] = {}
         pushes: list[WorkPush] = []
         others: list[int] = []

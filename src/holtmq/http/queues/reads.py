@@ -5,6 +5,7 @@ Owns: the wire form, and how a fetch waits for ``minBytes``. Must not touch: gro
 
 import asyncio
 from bisect import bisect_right
+from collections.abc import Generator
 from typing import Final
 
 import msgspec
@@ -18,6 +19,7 @@ from holtmq.http.engine import paging
 from holtmq.http.engine.endpoints import READ, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.lasting_requests import sender_now
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms, moment_us, raw
 from holtmq.http.queues.push import NAME_MAX
 
@@ -26,7 +28,7 @@ _PAGE: Final = 1000
 _MAX_BYTES: Final = 8 << 20
 _RECORD_COST: Final = 150  # bytes of JSON around a payload
 _READ_AT_ONCE: Final = 256
-_MOST_LOOKED_AT: Final = 100_000  # partitions in one call; other requests wait meanwhile
+_MOST_LOOKED_AT: Final = 100_000  # partitions in one call
 _LEAST_LOOKED_AT: Final = 100  # partitions per entry, so that each one makes progress
 
 
@@ -69,7 +71,7 @@ async def fetch(call: Call) -> object:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(asked.max_wait_ms or 0, call.context.config.http.max_wait_ms) / 1000
     while True:
-        answer, size, failed = _read_all(call, asked)
+        answer, size, failed = await _read_all(call, asked)
         left = deadline - loop.time()
         if size >= wanted or failed or left <= 0:
             return {"entries": answer}
@@ -93,21 +95,24 @@ async def _pushed(call: Call, queues: set[str], seconds: float) -> None:
         line.unwatch(queues, arrived.set)
 
 
-def _read_all(call: Call, asked: FetchIn) -> tuple[list[dict[str, object]], int, bool]:
+async def _read_all(call: Call, asked: FetchIn) -> tuple[list[dict[str, object]], int, bool]:
     left = min(asked.max_bytes or _MAX_BYTES, _MAX_BYTES)
     answer: list[dict[str, object]] = []
-    total, failed = 0, False
+    total, failed, stepwise = 0, False, Stepwise()
     for entry in asked.entries:
         # Each entry gets at least one record, whatever its size; but a thousand huge ones must not add up.
-        row, size = _read_entry(call, entry, left, full=total >= paging.MOST_BYTES)
+        row, size = await stepwise.run(_read_entry(call, entry, left, full=total >= paging.MOST_BYTES))
         left -= size
         total += size
         failed = failed or "error" in row
         answer.append(row)
+        await stepwise.between()
     return answer, total, failed
 
 
-def _read_entry(call: Call, entry: FetchEntry, left: int, *, full: bool) -> tuple[dict[str, object], int]:
+def _read_entry(
+    call: Call, entry: FetchEntry, left: int, *, full: bool
+) -> Generator[None, None, tuple[dict[str, object], int]]:
     queue = call.service.store.queues.get(entry.queue)
     head: dict[str, object] = {"queue": entry.queue, "partition": entry.partition}
     index = queue.indexes.get(entry.partition) if queue is not None else None
@@ -125,17 +130,20 @@ def _read_entry(call: Call, entry: FetchEntry, left: int, *, full: bool) -> tupl
         return {**head, "records": [], "error": "OFFSET_OUT_OF_RANGE"}, 0
     if full:
         return {**head, "records": []}, 0
-    records, size = _records(call, queue, where, entry.offset, end, min(entry.max_bytes or left, left))
+    most = min(entry.max_bytes or left, left)
+    records, size = yield from _records(call, queue, where, entry.offset, end, most)
     return {**head, "records": records}, size
 
 
 def _records(
     call: Call, queue: PartitionedQueue, where: Partition, start: int, end: int, most_bytes: int
-) -> tuple[list[dict[str, object]], int]:
-    """Records from an offset on, at least one whatever its size."""
+) -> Generator[None, None, tuple[list[dict[str, object]], int]]:
+    """Records from an offset on, at least one whatever its size. In steps: what follows may be gone then."""
     records: list[dict[str, object]] = []
     size, at = 0, start
     while at < end and (size < most_bytes or not records):
+        if at < where.first or call.service.store.by_number.get(queue.number) is not queue:
+            break
         stop = min(at + _READ_AT_ONCE, end)
         holes = where.holes_in(at, stop)
         positions = [position for position in range(at, stop) if position not in holes]
@@ -161,6 +169,7 @@ def _records(
                 }
             )
         at = stop
+        yield
     return records, size
 
 
@@ -172,10 +181,10 @@ async def changed(call: Call) -> object:
         call.require(Action.READ, name)
     # Creation times rise strictly and are assigned on this loop: every message up to now is included below.
     safe_us = micros(call.now)
-    left = _MOST_LOOKED_AT
+    left, stepwise = _MOST_LOOKED_AT, Stepwise()
     entries: list[dict[str, object]] = []
     for entry in asked.entries:
-        row, looked_at = _changed(call, entry, max(left, _LEAST_LOOKED_AT))
+        row, looked_at = await stepwise.run(_changed(call, entry, max(left, _LEAST_LOOKED_AT)))
         left -= looked_at
         entries.append(row)
     # Readers store these offsets, so they must be durable. They are read before the wait: safeTime promises
@@ -184,7 +193,9 @@ async def changed(call: Call) -> object:
     return {"safeTime": iso_ms(safe_us), "entries": entries}
 
 
-def _changed(call: Call, entry: ChangedEntry, most: int) -> tuple[dict[str, object], int]:
+def _changed(
+    call: Call, entry: ChangedEntry, most: int
+) -> Generator[None, None, tuple[dict[str, object], int]]:
     """The entry's answer, and how many partitions were examined; beyond ``most``, ``next`` continues."""
     head: dict[str, object] = {"queue": entry.queue}
     queue = call.service.store.queues.get(entry.queue)
@@ -197,6 +208,8 @@ def _changed(call: Call, entry: ChangedEntry, most: int) -> tuple[dict[str, obje
     last = start
     stop = min(len(queue.partitions), start + most)
     for index in range(start, stop):
+        if not index % _LEAST_LOOKED_AT:
+            yield
         where = queue.partitions[index]
         if where is NO_PARTITION:
             continue

@@ -13,6 +13,8 @@ NEW_QUEUES: Final = 400  # of these, queues that the push creates
 OPERATIONS: Final = 2_500  # of one transaction
 PARTITION_ACKS: Final = 5_000  # of one partition; a lease has no more messages
 WORK_ITEMS: Final = 3_000  # of one push, for work queues
+DELAYED_ITEMS: Final = 2_500  # of one push, with a delay
+STATE_OPERATIONS: Final = 25_000  # of one cycle of a stream processor
 
 
 def check_queues(names: Collection[str], exists: Callable[[str], bool]) -> None:
