@@ -39,6 +39,7 @@ from bench.stalls import (
     wide,
 )
 from bench.stalls.checkpoints import CHECKPOINTS
+from bench.stalls.reading import READING
 from bench.stalls.site import Meter, Prepare, Site
 from bench.stalls.sources import SOURCES
 from bench.stalls.stream_deliveries import STREAM_DELIVERIES
@@ -61,6 +62,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "tx.commit to a stream": (100_000, messages.commit_special("stream")),
     **transactions.COMMITS,
     **STREAM_DELIVERIES,
+    **READING,
     "tx.commit to a stream with partitions": (100_000, messages.commit_special("partitions")),
     "tx.commit to 20 streams": (100_000, messages.commit_special("streams")),
     "tx.commit to a fanout of three queues": (100_000, messages.commit_special("fanout")),

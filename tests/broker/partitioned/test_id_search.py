@@ -9,10 +9,12 @@ from partitioned_support import Node, ids, node_with
 
 from holtmq.broker.partitioned import id_search
 from holtmq.broker.partitioned.commands.looking_up import looking_up
+from holtmq.broker.partitioned.commands.pushing import decide_push
 from holtmq.broker.partitioned.commands.retention import decide_clear, ends_of
 from holtmq.broker.partitioned.events import MessageDeleted
 from holtmq.broker.partitioned.groups.acknowledgment import Ack
 from holtmq.broker.partitioned.id_search import IdSearch
+from holtmq.broker.partitioned.queue import PartitionedQueue
 
 
 def outward(middle: int, count: int, most: int) -> Iterator[int]:
@@ -89,7 +91,7 @@ def test_all_ids_of_a_request_are_found_with_one_walk_over_the_partition(
     acks = [Ack(0, f"m{number}") for number in range(200)] + [Ack(0, f"unknown {n}") for n in range(200)]
 
     with looking_up() as look_up:
-        steps = sum(1 for _ in look_up(node.queue, "g", acks, node.now))
+        steps = sum(1 for _ in look_up.acknowledged(node.queue, "g", acks, node.now))
         found = [node.queue.find(0, ack.transaction_id, 0) for ack in acks]
 
     assert steps == 400
@@ -103,7 +105,7 @@ def test_what_happens_between_the_search_and_the_settlement_counts() -> None:
     wanted = [Ack(0, one) for one in ("m3", "m100", "m200", "unknown")]
 
     with looking_up() as look_up:
-        deque(look_up(node.queue, "g", wanted, node.now), maxlen=0)
+        deque(look_up.acknowledged(node.queue, "g", wanted, node.now), maxlen=0)
         node.commit(node.queue.number, MessageDeleted(0, 100))
         node.push("p", "unknown")
         found = [node.queue.find(0, ack.transaction_id, 0) for ack in wanted]
@@ -116,7 +118,7 @@ def test_messages_that_were_removed_during_the_search_are_not_found() -> None:
     acks = [Ack(0, f"m{number}") for number in range(10)]
 
     with looking_up() as look_up:
-        steps = look_up(node.queue, "g", acks, node.now)
+        steps = look_up.acknowledged(node.queue, "g", acks, node.now)
         next(steps)
         trimmed, _ = decide_clear(node.queue, ends_of(node.queue), 1_000)
         assert trimmed is not None
@@ -131,7 +133,7 @@ def test_ids_that_a_lease_knows_are_not_searched_for() -> None:
     acks = [Ack(0, one) for one in ids(batch)]
 
     with looking_up() as look_up:
-        assert list(look_up(node.queue, "g", acks, node.now)) == []
+        assert list(look_up.acknowledged(node.queue, "g", acks, node.now)) == []
         assert node.queue.looked_up is None
 
 
@@ -139,10 +141,46 @@ def test_two_requests_at_a_time_do_not_disturb_each_other() -> None:
     node = deep()
 
     with looking_up() as first:
-        deque(first(node.queue, "g", [Ack(0, "m1"), Ack(0, "m2")], node.now), maxlen=0)
+        deque(first.acknowledged(node.queue, "g", [Ack(0, "m1"), Ack(0, "m2")], node.now), maxlen=0)
         with looking_up() as second:
-            deque(second(node.queue, "h", [Ack(0, "m2")], node.now), maxlen=0)
+            deque(second.acknowledged(node.queue, "h", [Ack(0, "m2")], node.now), maxlen=0)
             assert node.queue.find(0, "m2", 0) == 2
         assert [node.queue.find(0, one, 0) for one in ("m1", "m2")] == [1, 2]
 
     assert node.queue.looked_up is None
+
+
+def test_ids_of_a_push_that_were_looked_up_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = node_with()
+    node.push("p", "a", "b", "c", "d")
+    items = [("p", "a"), ("p", "new"), ("p", "c"), ("p", "d"), ("r", "a")]
+    with looking_up() as look_up:
+        assert sum(1 for _ in look_up.pushed_before(node.queue, items)) == len(items)
+        node.commit(node.queue.number, MessageDeleted(0, 3))
+        read: list[int] = []
+
+        def carries(_: PartitionedQueue, offset: int, __: str) -> bool:
+            read.append(offset)
+            return True
+
+        monkeypatch.setattr(PartitionedQueue, "carries", carries)
+        again = decide_push(node.queue, items, node.now)
+
+    assert again.offsets == [0, 4, 2, 5, 6]  # the deleted one can be pushed again
+    assert again.duplicates == {0, 2}
+    assert read == []
+    assert node.queue.looked_up is None
+
+
+def test_a_message_that_leaves_after_it_was_looked_up_is_verified_as_before() -> None:
+    node = node_with()
+    node.push("p", "a", "b")
+    with looking_up() as look_up:
+        deque(look_up.pushed_before(node.queue, [("p", "a")]), maxlen=0)
+        trimmed, _ = decide_clear(node.queue, ends_of(node.queue), 1_000)
+        assert trimmed is not None
+        node.commit(node.queue.number, trimmed)
+
+        again = decide_push(node.queue, [("p", "a")], node.now)
+
+    assert again.duplicates == {0}  # inside the window, an id is remembered longer than its message

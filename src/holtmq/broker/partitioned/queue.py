@@ -457,6 +457,14 @@ class PartitionedQueue:
             return search.confirmed(self.looked_up[partition, transaction_id], transaction_id)
         return search.find(transaction_id)
 
+    def was_found(self, partition: int, transaction_id: str, offset: int) -> bool:
+        """Whether this message was looked up, and has the id."""
+        position = None if self.looked_up is None else self.looked_up.get((partition, transaction_id))
+        if position is None:
+            return False
+        where = self.partitions[partition]
+        return where.first <= position < where.end and where.offsets[position - where.first] == offset
+
     def carries(self, offset: int, transaction_id: str) -> bool:
         """Whether a message with the id's fingerprint really has the id.
 

@@ -232,7 +232,7 @@ class AckApi:
         known = self._service.store.by_number.get(home[0])
         with looking_up() as look_up:
             if known is not None:
-                yield from look_up(known, home[1], acks, self._clock())
+                yield from look_up.acknowledged(known, home[1], acks, self._clock())
             yield
             queue, outcomes = self._service.settle(*home, acks, self._clock())
         yield

@@ -140,7 +140,7 @@ class TransactionApi:
             for (number, group), some in acks.items():
                 queue = self._service.store.by_number.get(number)
                 if queue is not None:
-                    yield from look_up(queue, group, some, self._clock())
+                    yield from look_up.acknowledged(queue, group, some, self._clock())
             if acks:
                 yield
             self._commit(request, incoming, asked, own_id, leases_only)

@@ -125,7 +125,9 @@ def _stored(
     for offset in queue.dedup.candidates(print_):
         if queue.log.created_us(offset) < oldest_us:
             return None  # newest first: the others are older
-        if _same_partition(queue, index, offset) and queue.carries(offset, transaction_id):
+        if _same_partition(queue, index, offset) and (
+            queue.was_found(index, transaction_id, offset) or queue.carries(offset, transaction_id)
+        ):
             return offset
     return None
 
