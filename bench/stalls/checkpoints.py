@@ -114,6 +114,21 @@ def work_queues(arguments: dict[str, object] | None) -> Callable[[Site, int], No
     return fill
 
 
+def groups(site: Site, count: int) -> None:
+    """As many groups, a hundredth of them in each of 100 queues."""
+    _push(site, 100, 1, queues=100)
+
+    def join(first: int, node: Node) -> None:
+        for number in range(first, first + _AT_ONCE):
+            name = f"log-{number % 100}"
+            request = PopRequest(f"l{number}", name, "p0", group=f"user-{number}", start=_ALL)
+            node.partitioned.pop(request, time.time())
+        node.partitioned.record_deliveries()
+
+    for first in range(0, count, _AT_ONCE):
+        site.topology(partial(join, first))
+
+
 CHECKPOINTS: Final[dict[str, tuple[int, Prepare]]] = {
     f"checkpoint of {name}": (count, checkpoint(fill))
     for name, count, fill in (
@@ -129,6 +144,7 @@ CHECKPOINTS: Final[dict[str, tuple[int, Prepare]]] = {
         ("messages in a partitioned queue", 2_000_000, rows_of_a_log),
         ("partitioned queues", 10_000, partitioned_queues),
         ("partitions with a group", 100_000, partitions),
+        ("very many groups", 100_000, groups),
         ("deliveries of a group", 128_000, deliveries),
         ("keyed rows", 100_000, extras.put_rows),
         ("timers", 100_000, extras.set_timers),

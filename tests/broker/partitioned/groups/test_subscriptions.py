@@ -19,6 +19,7 @@ from holtmq.broker.partitioned.groups.subscriptions import (
     StartMode,
     StartRequest,
     Subscriptions,
+    _Records,
     read_start,
     read_timestamp,
 )
@@ -376,6 +377,10 @@ def test_records_are_those_of_a_plain_table_whatever_happens_to_them(seed: int) 
         captured = subscriptions.capture()
         before = list(subscriptions.records())
         subscriptions.apply(event)
+        for _ in range(dice.choice((0, 0, 1, 2, 9))):  # what is forgotten is freed in steps, among others
+            next(freeing, None)
+        if dice.random() < 0.2:
+            freeing = subscriptions.free()
 
         copy = Subscriptions()
         for recorded in captured:  # not before: a checkpoint is written while the records change
@@ -389,10 +394,6 @@ def test_records_are_those_of_a_plain_table_whatever_happens_to_them(seed: int) 
         for name in "gh":
             assert subscriptions.count(name) == len(subscriptions.scopes(name))
             assert set(subscriptions.scopes(name)) == {scope for one, scope in table if one == name}
-        for _ in range(dice.choice((0, 0, 1, 2, 9))):  # what is forgotten is freed in steps, among others
-            next(freeing, None)
-        if dice.random() < 0.2:
-            freeing = subscriptions.free()
     for _ in subscriptions.free():
         pass
     for _ in freeing:
@@ -402,3 +403,30 @@ def test_records_are_those_of_a_plain_table_whatever_happens_to_them(seed: int) 
     assert not list(subscriptions.records())
     assert not subscriptions._groups
     assert not subscriptions._of_queues
+
+
+def test_a_capture_copies_only_the_records_of_groups_that_change_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subscriptions = Subscriptions()
+    for number in range(50):
+        subscriptions.apply(Subscribed(f"g{number}", "q", "", "", "", "all", 0, number))
+    copied: list[int] = []
+    copy = _Records.copy
+
+    def counted(records: _Records, age: int) -> _Records:
+        copied.append(len(records))
+        return copy(records, age)
+
+    monkeypatch.setattr(_Records, "copy", counted)
+
+    captured = subscriptions.capture()
+    assert copied == []
+    for queue in ("r", "s"):
+        subscriptions.apply(Subscribed("g7", queue, "", "", "", "all", 0, 60))
+    subscriptions.apply(SubscriptionsForgotten("g8", ""))
+    subscriptions.apply(Subscribed("new", "q", "", "", "", "all", 0, 61))
+
+    assert copied == [1]
+    assert {event.group for event in captured} == {f"g{number}" for number in range(50)}
+    assert subscriptions.count("g7") == 3

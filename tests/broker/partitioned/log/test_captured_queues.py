@@ -11,6 +11,7 @@ import pytest
 from holtmq.broker.errors import NotFound
 from holtmq.broker.partitioned.captured import Captured, StateRecord
 from holtmq.broker.partitioned.commands import admin
+from holtmq.broker.partitioned.events import GroupStarted
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.log.captured_queues import CapturedQueues
@@ -178,6 +179,23 @@ def test_a_second_capture_completes_the_first_as_it_was() -> None:
 
     assert contents(first) == then
     assert contents(second) == then
+
+
+def test_a_queue_with_many_groups_is_captured_in_a_step_of_its_own() -> None:
+    history = History(Random(1))
+    history.push()
+    store = history.service.store
+    queue = next(iter(store.queues.values()))
+    for number in range(20):
+        store.commit([(queue.number, GroupStarted(f"many-{number}", queue.next_group, 0))])
+    captured = CapturedQueues(dict.fromkeys(range(5), queue))
+
+    steps = 0
+    while not captured.is_complete:
+        captured.capture(20)
+        steps += 1
+
+    assert steps == 6
 
 
 def test_live_positions_after_the_records_are_refused() -> None:

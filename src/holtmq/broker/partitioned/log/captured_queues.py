@@ -36,7 +36,7 @@ class CapturedQueues:
         self._capture(number)
 
     def capture(self, most: int | None = None) -> None:
-        """Capture further queues, at most so many; one with many partitions counts as several."""
+        """Capture further queues, at most so many; one with many partitions or groups counts as several."""
         left = inf if most is None else most
         while left > 0:
             number = next(self._left, None)
@@ -51,7 +51,7 @@ class CapturedQueues:
         if not isinstance(queue, PartitionedQueue):
             return 1
         self._queues[number] = CapturedQueue(queue)
-        return 1 + len(queue.partitions) // _PARTITIONS
+        return 1 + len(queue.partitions) // _PARTITIONS + len(queue.groups)
 
     def live(self) -> Iterator[array[int]]:
         """The journal positions that the queues refer to."""
