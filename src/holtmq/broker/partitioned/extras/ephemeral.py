@@ -110,11 +110,10 @@ class EphemeralQueue:
                 more = state.look(group, reading, min(limit - len(found), _LOOKED_AT), now)
                 yield
                 continue
-            name = next(iter(reading.line))
-            if name not in state.partitions:  # the queue was deleted meanwhile
-                break
-            where = state.partitions[name]
-            state.take(where, reading.line[name], limit - len(found), auto_ack, now, found)
+            name, reader = next(iter(reading.line.items()))
+            if name not in state.partitions or state.partitions[name].readers.get(group) is not reader:
+                break  # the queue was deleted meanwhile
+            state.take(state.partitions[name], reader, limit - len(found), auto_ack, now, found)
             if name in reading.line:
                 reading.line.move_to_end(name)  # a partition that is always filled must not hold up others
             yield
