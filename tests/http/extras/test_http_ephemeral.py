@@ -1,10 +1,14 @@
 """Ephemeral queues over HTTP: memory alone, with leases, bounds and groups."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from http_support import Api
 
+from holtmq.broker.partitioned.extras.ephemeral_waiting import WaitingPops
+from holtmq.config import Config, Http, Limits
+from holtmq.node import Node
 from holtmq.testing import TestBroker
 
 BASE = "/api/v1/ephemeral"
@@ -178,3 +182,70 @@ def test_every_ack_of_a_call_is_answered_in_its_place(api: Api) -> None:
 
     assert [row["id"] for row in results] == [ack["id"] for ack in acks]
     assert [row["outcome"] for row in results] == ["unknown", "acked", "stale", "redelivered", "unknown"]
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [({"leaseSeconds": 0.3}, None), ({"windowBuffer": {"ms": 300}}, None), ({}, "failed")],
+)
+def test_a_pop_waits_until_something_comes_back(options: dict[str, Any], status: str | None) -> None:
+    config = Config(limits=Limits(disk_free_min_bytes=0))
+    with TestBroker(clock="real", config=config) as broker, ThreadPoolExecutor(1) as pool:
+        api, other = Api(broker.http_url), Api(broker.http_url)
+        api.post(f"{BASE}/configure", {"queue": "e", "options": options})
+        push(api, 1)
+        held = pop(api)
+        waiting = pool.submit(pop, other, wait="true", timeout=30_000)
+        if status:
+            assert ack(api, held[0], status=status) == "redelivered"
+
+        assert [message["payload"] for message in waiting.result(20)] == [1]
+        for one in (api, other):
+            one.http.close()
+
+
+def test_every_waiting_pop_gets_one_of_as_many_messages(broker: TestBroker, api: Api) -> None:
+    with ThreadPoolExecutor(30) as pool:
+        clients = [Api(broker.http_url) for _ in range(30)]
+        waiting = [pool.submit(pop, one, batch=1, wait="true", autoAck="true") for one in clients]
+        while broker.call(lambda node: len(_waiting(node))) < 30:
+            pass
+
+        push(api, *range(30))
+
+        found = [row["payload"] for one in waiting for row in one.result(20)]
+    assert sorted(found) == list(range(30))
+    assert broker.call(lambda node: len(_waiting(node))) == 0
+    for one in clients:
+        one.http.close()
+
+
+def _waiting(node: Node) -> WaitingPops:
+    queue = node.partitioned.ephemeral.get("e")
+    return WaitingPops() if queue is None else queue._state.waiting
+
+
+def test_too_many_messages_or_acks_in_one_call_are_refused() -> None:
+    with TestBroker(config=Config(http=Http(max_batch=3))) as broker:
+        api = Api(broker.http_url)
+        acks = {"queue": "e", "acks": [{"id": "e:1:p:1"}] * 4}
+
+        assert push(api, 1, 2, 3).status_code == 201
+        for answer in (push(api, 1, 2, 3, 4), api.post(f"{BASE}/ack", acks)):
+            assert (answer.status_code, answer.json()["code"]) == (413, "batch_too_large")
+        api.http.close()
+
+
+def test_a_pop_that_waits_for_a_deleted_queue_ends_with_nothing(broker: TestBroker, api: Api) -> None:
+    push(api, 1)
+    pop(api)
+    with ThreadPoolExecutor(1) as pool:
+        client = Api(broker.http_url)
+        waiting = pool.submit(pop, client, wait="true", timeout=1_000)
+        while not broker.call(lambda node: len(_waiting(node))):
+            pass
+
+        assert api.delete(f"{BASE}/queue/e").json()["deleted"]
+
+        assert waiting.result(20) == []
+        client.http.close()

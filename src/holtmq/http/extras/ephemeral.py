@@ -4,13 +4,18 @@ Owns: the wire form, and how pops wait. Must not touch: the queues' rules.
 """
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from math import inf
 from typing import Final
 
 import msgspec
 
 from holtmq.auth.permissions import Action
 from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
-from holtmq.broker.partitioned.extras.ephemeral import NAMELESS, EphemeralConfig, EphemeralQueue
+from holtmq.broker.partitioned.extras.ephemeral import EphemeralQueue
+from holtmq.broker.partitioned.extras.ephemeral_values import NAMELESS, EphemeralConfig
+from holtmq.http.engine.encoded_rows import EncodedObject, EncodedRows
 from holtmq.http.engine.endpoints import (
     CONFIGURE,
     CONFIGURE_QUEUE,
@@ -24,8 +29,10 @@ from holtmq.http.engine.endpoints import (
 )
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.lasting_requests import sender_now
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import raw
 from holtmq.http.queues.push import check_text
+from holtmq.http.queues.request_bounds import check_size
 
 _QUEUES_MAX: Final = 10_000
 
@@ -50,7 +57,7 @@ class ConfigureIn(msgspec.Struct):
     options: OptionsIn = msgspec.field(default_factory=OptionsIn)
 
 
-class MessageIn(msgspec.Struct):
+class MessageIn(msgspec.Struct, gc=False):
     payload: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
@@ -60,7 +67,7 @@ class PushIn(msgspec.Struct):
     partition: str | None = None
 
 
-class AckIn(msgspec.Struct):
+class AckIn(msgspec.Struct, gc=False):
     id: str
     status: str | None = None
     error: str | None = None
@@ -84,12 +91,21 @@ def _queue(call: Call, name: str) -> EphemeralQueue:
         if not name:
             raise Refusal(400, "queue is required")
         if len(queues) >= _QUEUES_MAX:
-            for idle in [one.name for one in queues.values() if one.unused]:
-                del queues[idle]
+            idle = [one for one in queues.values() if one.unused]
+            for one in idle:
+                del queues[one.name]
+            call.broker.long_changes.add(_discarding(idle))
         if len(queues) >= _QUEUES_MAX:
             raise Refusal(429, f"more than {_QUEUES_MAX} ephemeral queues", "too_many_queues")
         found = queues[name] = EphemeralQueue(name, EphemeralConfig())
+        found.watch(_Alarm(found, call.context.clock).ask)
     return found
+
+
+def _discarding(queues: list[EphemeralQueue]) -> Iterator[None]:
+    while queues:
+        yield from queues.pop().discarding()
+        yield
 
 
 async def configure(call: Call) -> object:
@@ -114,6 +130,7 @@ async def configure(call: Call) -> object:
     )
     queue = _queue(call, asked.queue)
     queue.config, queue.declared = config, True
+    await Stepwise().run(queue.tidying(call.now))  # a pop may wait for a window that is no more
     return Reply(201, {"queue": asked.queue, "options": _options_out(config), "declared": True})
 
 
@@ -134,8 +151,10 @@ async def push(call: Call) -> object:
     call.require(Action.WRITE, asked.queue)
     check_text(call.body)
     call.context.check_alarm()
+    check_size(len(asked.messages), call.context.config.http.max_batch, "messages")
     payloads = [bytes(message.payload) for message in asked.messages]
-    _queue(call, asked.queue).push(asked.partition or DEFAULT_PARTITION, payloads, call.now)
+    queue, partition = _queue(call, asked.queue), asked.partition or DEFAULT_PARTITION
+    await Stepwise().run(queue.pushing(partition, payloads, call.now))
     return Reply(201, {"pushed": len(payloads)})
 
 
@@ -150,42 +169,68 @@ async def pop(call: Call) -> object:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + (wait_ms / 1000 if query.flag("wait") else 0)
     call.forget_body()
-    found = queue.pop(group, partition, limit, auto_ack, call.now)
+    stepwise = Stepwise()
+    found = await stepwise.run(queue.popping(group, partition, limit, auto_ack, call.now))
     while not found and (left := deadline - loop.time()) > 0:
-        await _changed(queue, queue.next_change(group, partition, call.now), call.now, left)
-        (await sender_now(call.request)).require(Action.READ, name)
-        found = queue.pop(group, partition, limit, auto_ack, call.now)
-    return {
-        "queue": name,
-        "messages": [
+        changed = asyncio.Event()
+        place = queue.wait(group, partition, changed.set)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await changed.wait()
+            (await sender_now(call.request)).require(Action.READ, name)
+            stepwise = Stepwise()
+            found = await stepwise.run(queue.popping(group, partition, limit, auto_ack, call.now))
+        finally:
+            queue.leave(place)
+    rows = EncodedRows()
+    for handed in found:
+        rows.append(
             {
                 "id": f"e:{queue.incarnation}:{handed.partition}:{handed.number}",
                 "partition": handed.partition,
                 "attempts": handed.attempts,
                 "payload": raw(handed.payload),
             }
-            for handed in found
-        ],
-    }
+        )
+        await stepwise.between()
+    return {"queue": name, "messages": rows}
 
 
-async def _changed(queue: EphemeralQueue, due: float | None, now: float, seconds: float) -> None:
-    """Wait for a push, a redelivery, the end of a lease or window, or until the time is up."""
-    changed = asyncio.Event()
-    queue.wakes.append(changed.set)
-    try:
-        async with asyncio.timeout(seconds if due is None else min(seconds, max(due - now, 0.001))):
-            await changed.wait()
-    except TimeoutError:
-        pass
-    finally:
-        queue.wakes.remove(changed.set)
+class _Alarm:
+    """Tidies a queue when a lease or window ends, for the pops that wait. There is one timer per queue."""
+
+    def __init__(self, queue: EphemeralQueue, clock: Callable[[], float]) -> None:
+        self._queue = queue
+        self._clock = clock
+        self._due = inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ask(self, due: float) -> None:
+        """Be called at this time, or before."""
+        if due < self._due:
+            self._due = due
+            if self._timer is not None:
+                self._timer.cancel()
+            seconds = min(max(due - self._clock(), 0.001), 3_600)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._ring)
+
+    def _ring(self) -> None:
+        self._timer, self._due = None, inf
+        stepwise, now = Stepwise(), self._clock()
+        for _ in self._queue.tidying(now):
+            if stepwise.is_due:
+                self.ask(now)  # for what is left
+                return
+        self._queue.plan()
 
 
 async def ack(call: Call) -> object:
     asked = call.json(AcksIn)
     call.require(Action.READ, asked.queue)
+    check_size(len(asked.acks), call.context.config.http.max_batch, "acks")
     queue = call.service.ephemeral.get(asked.queue)
+    stepwise = Stepwise()
     outcomes = ["unknown"] * len(asked.acks)
     held: dict[int, tuple[str, int, bool]] = {}
     for at, one in enumerate(asked.acks):
@@ -197,12 +242,16 @@ async def ack(call: Call) -> object:
             outcomes[at] = "stale"  # from before a deletion or restart: another message has the number now
         else:
             held[at] = partition, number, (one.status or "completed") in ("completed", "success")
+        await stepwise.between()
     if queue is not None:
-        settled = queue.settle(asked.group or NAMELESS, held.values(), call.now)
+        settled = await stepwise.run(queue.settling(asked.group or NAMELESS, held.values(), call.now))
         for at, outcome in zip(held, settled, strict=True):
             outcomes[at] = outcome
-    ids = (one.id for one in asked.acks)
-    return {"results": [{"id": id_, "outcome": how} for id_, how in zip(ids, outcomes, strict=True)]}
+    rows = EncodedRows()
+    for one, outcome in zip(asked.acks, outcomes, strict=True):
+        rows.append({"id": one.id, "outcome": outcome})
+        await stepwise.between()
+    return {"results": rows}
 
 
 def _place(id_: str) -> tuple[str, str, int] | None:
@@ -219,29 +268,44 @@ async def reset(call: Call) -> object:
     asked = call.json(QueueIn)
     call.require(Action.READ, asked.queue)
     queue = call.service.ephemeral.get(asked.queue)
-    return {"queue": asked.queue, "dropped": 0 if queue is None else queue.reset()}
+    dropped = 0 if queue is None else await Stepwise().run(queue.resetting())
+    return {"queue": asked.queue, "dropped": dropped}
 
 
 async def delete(call: Call) -> object:
     gone = call.service.ephemeral.pop(call.path["queue"], None)
+    if gone is not None:
+        call.broker.long_changes.add(gone.discarding())
     return {"queue": call.path["queue"], "deleted": gone is not None}
 
 
 async def list_queues(call: Call) -> object:
-    now = call.now
-    queues = [queue for queue in call.service.ephemeral.values() if call.may_read(queue.name)]
-    return {"queues": [_gauges_out(queue, now) for queue in queues]}
+    stepwise, rows = Stepwise(), EncodedRows()
+    for name in list(call.service.ephemeral):
+        queue = call.service.ephemeral.get(name)
+        if queue is not None and call.may_read(name):
+            gauges = await _gauges_out(queue, call.now, stepwise)
+            rows.append({key: _joined(value) for key, value in gauges.items()})
+        await stepwise.between()
+    return {"queues": rows}
+
+
+def _joined(value: object) -> object:
+    return raw(b"".join(value.pieces())) if isinstance(value, EncodedObject) else value
 
 
 async def depth(call: Call) -> object:
     queue = call.service.ephemeral.get(call.path["queue"])
     if queue is None:
         raise Refusal(404, f"no ephemeral queue {call.path['queue']}", "ephemeral_queue_not_found")
-    return _gauges_out(queue, call.now)
+    return await _gauges_out(queue, call.now, Stepwise())
 
 
-def _gauges_out(queue: EphemeralQueue, now: float) -> dict[str, object]:
-    gauges = queue.gauges(now)
+async def _gauges_out(queue: EphemeralQueue, now: float, stepwise: Stepwise) -> dict[str, object]:
+    gauges, groups = await stepwise.run(queue.gauges(now)), EncodedObject()
+    for group, (waiting, out) in gauges.groups.items():
+        groups.put(group, {"pending": waiting, "inFlight": out})
+        await stepwise.between()
     return {
         "queue": queue.name,
         "tier": "declared" if queue.declared else "implicit",
@@ -251,9 +315,7 @@ def _gauges_out(queue: EphemeralQueue, now: float) -> dict[str, object]:
         "bytes": gauges.size,
         "partitions": gauges.partitions,
         "dropped": gauges.dropped,
-        "groups": {
-            group: {"pending": waiting, "inFlight": out} for group, (waiting, out) in gauges.groups.items()
-        },
+        "groups": groups,
         "options": _options_out(queue.config),
     }
 
@@ -279,7 +341,7 @@ ENDPOINTS: Final = (
         "Push to memory",
         push,
         body=PushIn,
-        statuses=(201, 400, 429),
+        statuses=(201, 400, 413, 429),
     ),
     Endpoint("GET", f"{_BASE}/pop", READ, "ephemeral", "Pop", pop, query=_POP),
     Endpoint("POST", f"{_BASE}/ack", READ, "ephemeral", "Acknowledge", ack, body=AcksIn),
