@@ -26,6 +26,7 @@ from bench.stalls import (
     endings,
     extras,
     fan_out,
+    found,
     held,
     large,
     letters,
@@ -309,6 +310,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     **large.REQUESTS,
     **many_logs.REQUESTS,
     **many_logs.CHECKPOINTS,
+    **found.REQUESTS,
 }
 
 

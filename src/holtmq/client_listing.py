@@ -4,7 +4,7 @@ Owns: converting live connections to rows. Must not touch: what either listener 
 ``amqp`` or ``http``, which do not import each other; the node connects them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from operator import attrgetter
 
 from holtmq.amqp.channel import Channel
@@ -120,6 +120,13 @@ class AmqpClients:
         if protocol is not None:
             protocol.connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
         return protocol is not None
+
+    def close_user(self, user: str, reason: str) -> Generator[None, None, None]:
+        """Close the connections of this user, one per step."""
+        found = [protocol.connection for protocol in self._running()]
+        for connection in [one for one in found if one.user_name == user]:
+            connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))  # nothing if it has ended
+            yield
 
     def _find(self, name: str) -> AmqpProtocol | None:
         return next((protocol for protocol in self._running() if _name(protocol) == name), None)

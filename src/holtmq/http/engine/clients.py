@@ -4,7 +4,7 @@ Owns: the rows and the ``Clients`` interface. Must not touch: AMQP; ``http`` and
 other, so the node passes in the implementation.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -230,4 +230,8 @@ class Clients(Protocol):
 
     def close(self, name: str, reason: str) -> bool:
         """Close the connection of this name; False when there is none."""
+        ...
+
+    def close_user(self, user: str, reason: str) -> Generator[None, None, None]:
+        """Close the connections of this user, one per step."""
         ...
