@@ -19,6 +19,7 @@ from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import User
 from holtmq.broker.topology.parameters import Parameter
 from holtmq.node import Node
+from holtmq.wire.tables import FieldTable
 
 _RIGHTS = {"configure": ".*", "write": "^a", "read": ".*"}
 _JSON = {"Content-Type": "application/json"}
@@ -244,31 +245,40 @@ def got(action: str) -> Prepare:
     return prepare
 
 
-def departed(site: Site, count: int) -> Callable[[], object]:
-    """Consumers were cancelled and keep what they hold; all is acknowledged; another one is cancelled."""
-    arguments = {"x-cancel-requeue": False}
-    site.channel.queue_declare("kept", arguments=arguments)
-    for _ in range(count + 1):
-        site.channel.basic_publish("", "kept", b"x")
-    site.channel.basic_qos(prefetch_count=1)
-    tags = [
-        site.channel.basic_consume("kept", lambda *_: None, consumer_tag=f"t{n}") for n in range(count + 1)
-    ]
-    for tag in tags[:-1]:
-        site.channel.basic_cancel(tag)
-
-    def ask() -> None:
-        site.channel.basic_ack(0, multiple=True)
-        site.channel.basic_cancel(tags[-1])
-
-    return ask
-
-
 def checkpoint(site: Site, count: int) -> Callable[[], object]:
     _users(site, count)
     parameters("GET", "/")(site, count)
     make_checkpoint(site)  # not the first one
     return lambda: make_checkpoint(site)
+
+
+def letters_of_queues(verb: str, body: Any, *, full: bool = True) -> Prepare:
+    """A job over very many dead letter queues, each with a letter."""
+
+    def prepare(site: Site, count: int) -> Callable[[], object]:
+        def make(node: Node, number: int) -> None:
+            broker, vhost = node.broker, node.broker.vhost("/")
+            arguments: FieldTable = {
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": f"dead-{number}",
+                "x-max-length": 0,
+            }
+            broker.declare_queue(vhost, f"live-{number}", durable=True, arguments=arguments)
+            broker.declare_queue(vhost, f"dead-{number}", durable=True)
+
+        _in_parts(site, count, make)
+        for number in range(count if full else 0):
+            site.channel.basic_publish("", f"live-{number}", b"x")
+        site.channel.queue_declare("dead-0", passive=True)
+
+        def ask() -> None:
+            site.http.post(f"/api/v1/operator/dead-letters/{verb}", json=body).raise_for_status()
+            while site.http.get("/api/v1/operator/jobs").json()["jobs"][0]["state"] == "running":
+                time.sleep(0.2)
+
+        return ask
+
+    return prepare
 
 
 def _upstream(number: int) -> dict[str, Any]:
@@ -346,5 +356,6 @@ REQUESTS: dict[str, tuple[int, Prepare]] = {
     "ack what was got from very many queues": (20_000, got("ack")),
     "get from one more of very many queues": (20_000, got("get")),
     "recover what was got from very many queues": (20_000, got("recover")),
-    "cancel one more of very many consumers that hold messages": (10_000, departed),
+    "discard dead letters of very many queues": (5_000, letters_of_queues("discard", {})),
+    "discard no dead letters of very many queues": (100_000, letters_of_queues("discard", {}, full=False)),
 }

@@ -5,6 +5,7 @@ Owns: converting live connections to rows. Must not touch: what either listener 
 """
 
 from collections.abc import Generator, Iterable, Iterator
+from itertools import chain, islice
 from operator import attrgetter
 
 from holtmq.amqp.channel import Channel
@@ -72,13 +73,15 @@ class AmqpClients:
             for consumer in list(channel.consumers.values()):
                 yield _consumer_row(protocol, consumer)
 
-    def consumers_on(self, connection: str) -> list[ConsumerRow] | None:
-        """The consumers of the connection of this name; None when there is none."""
+    def consumers_on(self, connection: str, most: int) -> tuple[list[ConsumerRow], int] | None:
+        """The first consumers of the connection of this name, and how many it has; None: there is none."""
         protocol = self._find(connection)
         if protocol is None:
             return None
         channels = [channel for _, channel in sorted(protocol.connection.channels.items())]
-        return [_consumer_row(protocol, one) for channel in channels for one in channel.consumers.values()]
+        first = islice(chain.from_iterable(channel.consumers.values() for channel in channels), most)
+        total = sum(len(channel.consumers) for channel in channels)
+        return [_consumer_row(protocol, one) for one in first], total
 
     def consumers_of(self, vhost: str, queue: str) -> Iterator[ConsumerRow]:
         """The consumers of one queue."""

@@ -204,8 +204,8 @@ class Clients(Protocol):
         """Their consumers."""
         ...
 
-    def consumers_on(self, connection: str) -> list[ConsumerRow] | None:
-        """The consumers of the connection of this name; None when there is none."""
+    def consumers_on(self, connection: str, most: int) -> tuple[list[ConsumerRow], int] | None:
+        """The first consumers of the connection of this name, and how many it has; None: there is none."""
         ...
 
     def consumers_of(self, vhost: str, queue: str) -> Iterator[ConsumerRow]:
