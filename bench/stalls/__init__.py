@@ -27,6 +27,7 @@ from bench.stalls import (
     ephemeral,
     extras,
     fan_out,
+    found,
     held,
     large,
     letters,
@@ -313,6 +314,7 @@ REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     **large.REQUESTS,
     **many_logs.REQUESTS,
     **many_logs.CHECKPOINTS,
+    **found.REQUESTS,
 }
 
 

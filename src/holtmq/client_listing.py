@@ -4,7 +4,8 @@ Owns: converting live connections to rows. Must not touch: what either listener 
 ``amqp`` or ``http``, which do not import each other; the node connects them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from itertools import chain, islice
 from operator import attrgetter
 
 from holtmq.amqp.channel import Channel
@@ -72,13 +73,15 @@ class AmqpClients:
             for consumer in list(channel.consumers.values()):
                 yield _consumer_row(protocol, consumer)
 
-    def consumers_on(self, connection: str) -> list[ConsumerRow] | None:
-        """The consumers of the connection of this name; None when there is none."""
+    def consumers_on(self, connection: str, most: int) -> tuple[list[ConsumerRow], int] | None:
+        """The first consumers of the connection of this name, and how many it has; None: there is none."""
         protocol = self._find(connection)
         if protocol is None:
             return None
         channels = [channel for _, channel in sorted(protocol.connection.channels.items())]
-        return [_consumer_row(protocol, one) for channel in channels for one in channel.consumers.values()]
+        first = islice(chain.from_iterable(channel.consumers.values() for channel in channels), most)
+        total = sum(len(channel.consumers) for channel in channels)
+        return [_consumer_row(protocol, one) for one in first], total
 
     def consumers_of(self, vhost: str, queue: str) -> Iterator[ConsumerRow]:
         """The consumers of one queue."""
@@ -120,6 +123,13 @@ class AmqpClients:
         if protocol is not None:
             protocol.connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
         return protocol is not None
+
+    def close_user(self, user: str, reason: str) -> Generator[None, None, None]:
+        """Close the connections of this user, one per step."""
+        found = [protocol.connection for protocol in self._running()]
+        for connection in [one for one in found if one.user_name == user]:
+            connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))  # nothing if it has ended
+            yield
 
     def _find(self, name: str) -> AmqpProtocol | None:
         return next((protocol for protocol in self._running() if _name(protocol) == name), None)

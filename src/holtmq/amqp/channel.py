@@ -18,7 +18,7 @@ from holtmq.amqp.consuming import Consuming, remove_consumers
 from holtmq.amqp.errors import ChannelFault, ConnectionFault
 from holtmq.amqp.frames import FRAME_METHOD, encode_frame
 from holtmq.amqp.late_answers import answering_late
-from holtmq.amqp.long_settlements import Closing
+from holtmq.amqp.long_settlements import Closing, leave_queues
 from holtmq.amqp.methods import (
     BasicAck,
     BasicCancel,
@@ -353,18 +353,19 @@ class Channel:
         if self.transaction is not None:
             self.broker.long_changes.free(self.transaction.abandon())
         self.settling.overdue.clear()
-        queues = dict.fromkeys(map(_queue, self.consumers.values()))
+        queues = list(dict.fromkeys(map(_queue, self.consumers.values())))
         self.counts.consumers -= len(self.consumers)
         self.consumers = {}
 
-        def returned() -> None:
-            for queue in queues:
-                self.broker.after_cancel(queue)
+        def left() -> None:
             self.broker.sessions.discard(self.ledger)
             self.consuming.closed()
             self.transaction = None  # the garbage collector does not track leases: drop all references
             if then is not None:
                 then()
+
+        def returned() -> None:
+            leave_queues(self, queues, left)
 
         others = (one.queue for one in self.consuming.other_holders())
         return Closing({*queues, *others}, returned)

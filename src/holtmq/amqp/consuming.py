@@ -180,9 +180,10 @@ class Consuming:
             then()
 
     def _depart(self, consumer: Consumer) -> None:
-        for empty in [one for one in self._departed if not one.held]:
-            self._departed.remove(empty)
-            self._broker.other_holders.remove(empty.queue.id, empty)
+        empty: list[Getting | Consumer] = [one for one in self._departed if not one.held]
+        if empty:
+            self._departed = [one for one in self._departed if one.held]
+            self._unlist(empty)
         self._departed.append(consumer)
         self._broker.other_holders.add(consumer.queue.id, consumer)
 
@@ -196,10 +197,22 @@ class Consuming:
 
     def closed(self) -> None:
         """The channel is closed, and its leases have ended."""
-        for holder in self.other_holders():
-            self._broker.other_holders.remove(holder.queue.id, holder)
+        holders = self.other_holders()
         self.gets.clear()
         self._departed.clear()
+        self._unlist(holders)
+
+    def _unlist(self, holders: "list[Getting | Consumer]") -> None:
+        """Do not list these as holders any more; it empties the list. There may be 100,000."""
+        listed = self._broker.other_holders
+
+        def steps() -> Iterator[None]:
+            while holders:
+                one = holders.pop()
+                listed.remove(one.queue.id, one)
+                yield
+
+        self._broker.long_changes.add(steps())
 
     def take_back(self, holder: Holder, queue: Queue, upto: int, timeout_ms: int) -> None:
         """Return overdue deliveries to their queue; their consumer is cancelled, or waits until it settles.
@@ -325,9 +338,10 @@ class Consuming:
 
     def _getting(self, queue: WorkQueue) -> "Getting":
         if self._channel.transaction is None:  # a rollback gives leases back to their holders
-            for empty in [one for one in self.gets.values() if not one.held]:
-                del self.gets[empty.queue]
-                self._broker.other_holders.remove(empty.queue.id, empty)
+            empty: list[Getting | Consumer] = [one for one in self.gets.values() if not one.held]
+            for one in empty:
+                del self.gets[one.queue]
+            self._unlist(empty)
         made = self.gets[queue] = Getting(self._channel, queue)
         self._broker.other_holders.add(queue.id, made)
         return made
@@ -353,6 +367,11 @@ def remove_consumers(channels: Iterable["Channel"]) -> None:
         queues: set[Queue] = set(map(attrgetter("queue"), consumers))
         if len(queues) == 1:  # there may be 100,000
             by_queue.setdefault(queues.pop(), []).extend(consumers)
+            continue
+        if len(queues) == len(consumers):  # there may be 100,000 of each
+            for consumer in consumers:
+                if not consumer.queue.deleted:
+                    consumer.queue.remove_consumer(consumer)
             continue
         for consumer in consumers:
             by_queue.setdefault(consumer.queue, []).append(consumer)

@@ -12,6 +12,7 @@ import msgspec
 
 from holtmq.auth.permissions import matches
 from holtmq.name_patterns import BadPattern, compile_pattern
+from holtmq.ordered_table import OrderedTable
 
 _MOST_ANSWERS: Final = 4096
 
@@ -44,51 +45,41 @@ class TopicPermissions:
     """All topic permissions. Results are cached, because publishers repeat their topics."""
 
     def __init__(self) -> None:
-        self._grants: dict[tuple[str, str], dict[str, TopicPermission]] = {}
+        self._grants: OrderedTable[tuple[str, str, str], TopicPermission] = OrderedTable(_key_of)
         self._answers: dict[tuple[str, str, str, str, bool], bool] = {}
 
     def put(self, permission: TopicPermission) -> None:
         """Add or replace a permission; the caller has checked patterns, user and vhost."""
-        self._grants.setdefault((permission.user, permission.vhost), {})[permission.exchange] = permission
+        self._grants.put(permission)
         self._answers.clear()
 
-    def remove(self, user: str, vhost: str, exchange: str | None = None) -> bool:
-        """Remove a user's permissions in a vhost, on one exchange or all; return whether there were any."""
-        granted = self._grants.get((user, vhost), {})
-        gone = [exchange] if exchange in granted else [] if exchange is not None else list(granted)
-        for name in gone:
-            assert name is not None
-            del granted[name]
-        if not granted:
-            self._grants.pop((user, vhost), None)
+    def remove(self, user: str, vhost: str, exchange: str | None = None) -> list[TopicPermission]:
+        """Remove a user's permissions in a vhost, on one exchange or all; return those that there were."""
         self._answers.clear()
-        return bool(gone)
+        names = (user, vhost) if exchange is None else (user, vhost, exchange)
+        return self._grants.remove_under(*names)
 
-    def forget(self, *, user: str | None = None, vhost: str | None = None) -> None:
-        """Remove all permissions of a deleted user or vhost."""
-        for of, where in list(self._grants):
-            if user in (None, of) and vhost in (None, where):
-                del self._grants[of, where]
+    def forget(self, *, user: str | None = None, vhost: str | None = None) -> list[TopicPermission]:
+        """Remove all permissions of a deleted user or vhost; return them."""
         self._answers.clear()
+        if user is not None:
+            return self._grants.remove_under(user)
+        return [] if vhost is None else self._grants.remove_at(1, vhost)
 
     def all(self, *, user: str | None = None, vhost: str | None = None) -> list[TopicPermission]:
         """All permissions in a fixed order, optionally of one user or one vhost."""
-        return [
-            granted[exchange]
-            for (of, where), granted in sorted(self._grants.items())
-            if user in (None, of) and vhost in (None, where)
-            for exchange in sorted(granted)
-        ]
+        if user is not None:
+            return self._grants.under(user) if vhost is None else self._grants.under(user, vhost)
+        found = self._grants.under()
+        return found if vhost is None else [one for one in found if one.vhost == vhost]
 
     def restricts(self, user: str, vhost: str, exchange: str) -> bool:
         """Whether each topic that the user uses on this exchange has to be checked."""
-        granted = self._grants.get((user, vhost))
-        return granted is not None and exchange in granted
+        return (user, vhost, exchange) in self._grants
 
     def may(self, user: str, vhost: str, exchange: str, topic: str, *, write: bool) -> bool:
         """Whether the user may use this topic on the exchange."""
-        granted = self._grants.get((user, vhost))
-        permission = granted.get(exchange) if granted is not None else None
+        permission = self._grants.get((user, vhost, exchange))
         if permission is None:
             return True
         question = (user, vhost, exchange, topic, write)
@@ -99,3 +90,7 @@ class TopicPermissions:
             pattern = permission.expanded(permission.write if write else permission.read)
             known = self._answers[question] = matches(pattern, topic)
         return known
+
+
+def _key_of(permission: TopicPermission) -> tuple[str, str, str]:
+    return permission.user, permission.vhost, permission.exchange

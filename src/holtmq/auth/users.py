@@ -4,12 +4,12 @@ Owns: that state, and the decisions made from it.
 Must not touch: the journal (the broker writes records and applies them here), clocks, sockets, argon2.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from holtmq.auth.permissions import FULL_ACCESS, Access, Action, Permissions
+from holtmq.ordered_table import OrderedTable
 
 DEFAULT_USER: Final = "guest"
 DEFAULT_VHOST: Final = "/"
@@ -72,9 +72,9 @@ class UserStore:
 
     def __init__(self, snapshot: Snapshot | None = None) -> None:
         self._vhosts: dict[str, Vhost] = {}
-        self._users: dict[str, User] = {}
-        self._grants: dict[tuple[str, str], Permissions] = {}
-        self._access: dict[tuple[str, str], Access] = {}
+        self._users: OrderedTable[tuple[str], User] = OrderedTable(_key_of_user)
+        self._grants: OrderedTable[tuple[str, str], Grant] = OrderedTable(_key_of_grant)
+        self._access: dict[str, dict[str, Access]] = {}  # by user, and there by vhost
         self.changes = 0  # rises with every change: earlier decisions must be made again
         if snapshot is not None:
             self.restore(snapshot)
@@ -82,14 +82,17 @@ class UserStore:
     def put_user(self, user: User) -> None:
         """Add the user, or replace the one with that name; permissions stay."""
         self.changes += 1
-        self._users[user.name] = user
+        self._users.put(user)
 
     def delete_user(self, name: str) -> bool:
         """Remove the user and all its permissions; return whether it existed."""
-        if self._users.pop(name, None) is None:
+        if not self._users.remove((name,)):
             return False
         self.changes += 1
-        self._forget([key for key in self._grants | self._access if key[0] == name])
+        self._grants.remove_under(name)
+        # A session may still hold these objects: they refuse from now on. The next login gets new ones.
+        for access in self._access.pop(name, {}).values():
+            access.replace(None)
         return True
 
     def put_vhost(self, vhost: Vhost) -> None:
@@ -102,35 +105,36 @@ class UserStore:
         if self._vhosts.pop(name, None) is None:
             return False
         self.changes += 1
-        self._forget([key for key in self._grants | self._access if key[1] == name])
+        for of_user in self._access.values():
+            if (access := of_user.pop(name, None)) is not None:
+                access.replace(None)
+        self._grants.remove_at(1, name)
         return True
 
     def set_permissions(self, grant: Grant) -> None:
         """Add or replace permissions; the caller has checked patterns, user and vhost."""
         self.changes += 1
-        key = (grant.user, grant.vhost)
-        self._grants[key] = grant.permissions
-        if key in self._access:
-            self._access[key].replace(grant.permissions)
+        self._grants.put(grant)
+        if (access := self._known_access(grant.user, grant.vhost)) is not None:
+            access.replace(grant.permissions)
 
     def clear_permissions(self, user: str, vhost: str) -> bool:
         """Remove the user's permissions in the vhost; return whether there were any."""
-        if (user, vhost) not in self._grants:
+        if not self._grants.remove((user, vhost)):
             return False
         self.changes += 1
-        del self._grants[user, vhost]
         # Sessions keep their Access object: it refuses now, and is updated if permissions are set again.
-        if (access := self._access.get((user, vhost))) is not None:
+        if (access := self._known_access(user, vhost)) is not None:
             access.replace(None)
         return True
 
     def user(self, name: str) -> User | None:
         """The user with this name."""
-        return self._users.get(name)
+        return self._users.get((name,))
 
     def users(self) -> tuple[User, ...]:
         """All users, by name."""
-        return tuple(self._users[name] for name in sorted(self._users))
+        return tuple(self._users.under())
 
     def vhost(self, name: str) -> Vhost | None:
         """The vhost with this name."""
@@ -142,21 +146,21 @@ class UserStore:
 
     def grants(self, *, user: str | None = None, vhost: str | None = None) -> tuple[Grant, ...]:
         """All permissions, optionally of one user or in one vhost."""
-        return tuple(
-            Grant(of, where, self._grants[of, where])
-            for of, where in sorted(self._grants)
-            if user in (None, of) and vhost in (None, where)
-        )
+        found = self._grants.under() if user is None else self._grants.under(user)
+        return tuple(found if vhost is None else [grant for grant in found if grant.vhost == vhost])
+
+    def grant(self, user: str, vhost: str) -> Grant | None:
+        """The permissions of one user in one vhost."""
+        return self._grants.get((user, vhost))
 
     def access(self, user: str, vhost: str) -> Access:
         """What the user may do in the vhost; the object is updated when permissions change."""
-        key = (user, vhost)
-        found = self._access.get(key)
+        found = self._known_access(user, vhost)
         if found is None:
-            found = Access(self._grants.get(key))
+            found = Access(self._permissions(user, vhost))
             # Only for existing names: a client could invent any number of others.
-            if user in self._users and vhost in self._vhosts:
-                self._access[key] = found
+            if (user,) in self._users and vhost in self._vhosts:
+                self._access.setdefault(user, {})[vhost] = found
         return found
 
     def may(self, user: str, vhost: str, action: Action, name: str) -> bool:
@@ -166,7 +170,7 @@ class UserStore:
     @property
     def has_own_users(self) -> bool:
         """Whether any user can log in from another machine."""
-        return any(not user.is_loopback_only for user in self._users.values())
+        return any(not user.is_loopback_only for user in self._users.under())
 
     def snapshot(self) -> Snapshot:
         """The whole state, in a fixed order."""
@@ -176,14 +180,24 @@ class UserStore:
         """Replace the whole state; Access objects given out before are updated."""
         self.changes += 1
         self._vhosts = {vhost.name: vhost for vhost in snapshot.vhosts}
-        self._users = {user.name: user for user in snapshot.users}
-        self._grants = {(grant.user, grant.vhost): grant.permissions for grant in snapshot.grants}
-        for key, access in self._access.items():
-            access.replace(self._grants.get(key))
+        self._users = OrderedTable(_key_of_user, snapshot.users)
+        self._grants = OrderedTable(_key_of_grant, snapshot.grants)
+        for user, of_user in self._access.items():
+            for vhost, access in of_user.items():
+                access.replace(self._permissions(user, vhost))
 
-    def _forget(self, keys: Iterable[tuple[str, str]]) -> None:
-        for key in keys:
-            self._grants.pop(key, None)
-            # A session may still hold this object: it refuses from now on. The next login gets a new one.
-            if (access := self._access.pop(key, None)) is not None:
-                access.replace(None)
+    def _permissions(self, user: str, vhost: str) -> Permissions | None:
+        grant = self._grants.get((user, vhost))
+        return None if grant is None else grant.permissions
+
+    def _known_access(self, user: str, vhost: str) -> Access | None:
+        of_user = self._access.get(user)
+        return None if of_user is None else of_user.get(vhost)
+
+
+def _key_of_user(user: User) -> tuple[str]:
+    return (user.name,)
+
+
+def _key_of_grant(grant: Grant) -> tuple[str, str]:
+    return grant.user, grant.vhost

@@ -78,9 +78,9 @@ class Broker:
         self.change_log = ChangeLog(journal)
         self.long_changes = LongChanges()
         self.topology_records = TopologyRecords(self.vhosts, self.change_log, self.long_changes)
-        self.access = AccessChanges(self.change_log, self.vhosts)
+        self.access = AccessChanges(self.change_log, self.vhosts, self.long_changes)
         self.exchanges = ExchangeChanges(self.change_log, self.long_changes)
-        self.parameter_changes = ParameterChanges(self.change_log, self.vhosts)
+        self.parameter_changes = ParameterChanges(self.change_log, self.vhosts, self.long_changes)
         self.users = self.access.users
         self.topic_permissions = self.access.topic_permissions
         self.limits = self.access.limits

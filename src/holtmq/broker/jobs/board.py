@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
 _NUMBER: Final = re.compile("[0-9]{1,18}").fullmatch  # Python refuses to convert more than 4,300 digits
 _STEP: Final = 200  # messages of one step: about 3 ms
+# Of one step too, in microseconds: sources may be very many, and each batch's record names all of them.
+_WORK: Final = 8_000
+_PASSED: Final = 4  # a source in which nothing is left
+_RECORDED: Final = 30  # a batch
+_SOURCES: Final = 10  # how many are encoded in a microsecond
 _STEP_BYTES: Final = 1 << 20
 _BURST_SECONDS: Final = 0.1  # with a rate: a step takes at most what the rate allows in this time
 _KEPT: Final = 100  # ended jobs
@@ -114,14 +119,18 @@ class JobBoard:
         if not job.is_running or job.id in self._ending:
             return
         before, most = job.progress, self._most(job)
-        more = True
+        more, work = True, 0
         try:
             while (
                 more
+                and work < _WORK
                 and job.progress.scanned - before.scanned < _STEP
                 and job.progress.matched - before.matched < most
             ):
+                at = job.progress.source
                 more = self._batch(job)
+                is_passed = job.progress.source != at
+                work += _PASSED if is_passed else _RECORDED + len(job.request.sources) // _SOURCES
         except (BrokerError, JournalError) as error:
             self._end(job, words.FAILED, str(error))
             return

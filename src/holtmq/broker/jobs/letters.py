@@ -137,12 +137,13 @@ def dead_letter_queues(vhost: VHost) -> Iterator[WorkQueue | None]:
             continue
         if not exchange:
             direct = vhost.queues.get(queue.options.dead_letter_routing_key or "")
-            found: Iterable[Queue] = () if direct is None else (direct,)
+            found: Iterable[Queue | None] = () if direct is None else (direct,)
         elif exchange in begun:
+            yield None
             continue
         else:
             begun.add(exchange)
-            found = _reached(vhost.exchanges[exchange], set())
+            found = _reached(vhost.exchanges[exchange])
         for reached in found:
             if isinstance(reached, WorkQueue) and reached.name not in seen:
                 seen.add(reached.name)
@@ -151,11 +152,19 @@ def dead_letter_queues(vhost: VHost) -> Iterator[WorkQueue | None]:
                 yield None
 
 
-def _reached(exchange: QueueExchange, passed: set[str]) -> Iterator[Queue]:
-    passed.add(exchange.name)
-    for binding in list(exchange.bindings()):
-        where = binding.destination
-        if not isinstance(where, Exchange):
-            yield where
-        elif where.name not in passed:
-            yield from _reached(where, passed)
+def _reached(exchange: QueueExchange) -> Iterator[Queue | None]:
+    """The queues that an exchange leads to, also through others; None for each of those."""
+    passed = {exchange.name}
+    begun = [iter(list(exchange.bindings()))]  # not by recursion: a chain of exchanges may be long
+    while begun:
+        for binding in begun[-1]:
+            where = binding.destination
+            if not isinstance(where, Exchange):
+                yield where
+            elif where.name not in passed:
+                passed.add(where.name)
+                yield None
+                begun.append(iter(list(where.bindings())))
+                break
+        else:
+            begun.pop()

@@ -7,7 +7,7 @@ reading the records back is ``recovery.py``.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain, repeat
 from typing import Final
 
@@ -82,7 +82,7 @@ class Snapshot:
         queues: QueueCopies | None = None,
     ) -> None:
         self._counters = Counters(broker.flow.seq, broker.last_queue_id)
-        self._others = list(_others(broker))
+        self._others = _Others(broker)
         self._topology = broker.topology_records.captured()
         self._queues = QueueCopies(broker) if queues is None else queues
         self._queues.complete()
@@ -108,7 +108,7 @@ class Snapshot:
     def records(self) -> Iterator[tuple[int, bytes]]:
         """Records of the state, in an order that can be read."""
         yield Kind.COUNTERS, _encode(self._counters)
-        yield from zip(repeat(Kind.CHANGE), map(encode_change, self._others))
+        yield from zip(repeat(Kind.CHANGE), map(encode_change, self._others.changes()))
         yield from zip(repeat(Kind.CHANGE), self._topology.encoded())
         yield from zip(repeat(Kind.QUEUE_STATE), self._queues.states())
         delayed = self._delayed.items()
@@ -128,39 +128,53 @@ def snapshot(
     return list(taken.records()), live
 
 
-def _others(broker: Broker) -> Iterable[AnyChange]:
-    """Everything but exchanges, queues and bindings."""
-    for named in broker.users.vhosts():
-        yield VhostPut(named.name, named.description, list(named.tags))
-        if named.default_queue_type or named.protected_from_deletion:
-            yield VhostSettingsPut(named.name, named.default_queue_type, named.protected_from_deletion)
-    for user in broker.users.users():
-        yield UserPut(user.name, user.password_hash, list(user.tags))
-    for grant in broker.users.grants():
-        rights = grant.permissions
-        yield PermissionPut(grant.user, grant.vhost, rights.configure, rights.write, rights.read)
-    yield from _runtime(broker)
-    for vhost in broker.vhosts.values():
-        for book, operator in ((broker.policies, False), (broker.operator_policies, True)):
-            for policy in book.in_vhost(vhost.name):
+class _Others:
+    """Everything but exchanges, queues and bindings. There may be 100,000 of each: it is only listed at the
+    moment of a checkpoint, and is made into records later, since what is listed does not change."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._vhosts = broker.users.vhosts()
+        self._users = broker.users.users()
+        self._grants = broker.users.grants()
+        self._topics = broker.topic_permissions.all()
+        self._vhost_limits = list(broker.limits.of_vhosts.items())
+        self._user_limits = list(broker.limits.of_users.items())
+        self._parameters = broker.parameters.all()
+        self._globals = broker.parameters.globals()
+        self._jobs = [
+            JobPut(job.id, encode_job(job)) for job in broker.jobs.jobs.values() if not job.request.dry_run
+        ]
+        self._policies = [
+            (book.in_vhost(vhost.name), operator)
+            for vhost in broker.vhosts.values()
+            for book, operator in ((broker.policies, False), (broker.operator_policies, True))
+        ]
+
+    def changes(self) -> Iterator[AnyChange]:
+        """The records; another thread may ask for them."""
+        for named in self._vhosts:
+            yield VhostPut(named.name, named.description, list(named.tags))
+            if named.default_queue_type or named.protected_from_deletion:
+                yield VhostSettingsPut(named.name, named.default_queue_type, named.protected_from_deletion)
+        for user in self._users:
+            yield UserPut(user.name, user.password_hash, list(user.tags))
+        for grant in self._grants:
+            rights = grant.permissions
+            yield PermissionPut(grant.user, grant.vhost, rights.configure, rights.write, rights.read)
+        for topic in self._topics:
+            yield TopicPermissionPut(topic.user, topic.vhost, topic.exchange, topic.write, topic.read)
+        for vhost, limits in self._vhost_limits:
+            yield VhostLimitsPut(vhost, limits)
+        for name, limits in self._user_limits:
+            yield UserLimitsPut(name, limits)
+        for parameter in self._parameters:
+            yield ParameterPut(parameter.vhost, parameter.component, parameter.name, parameter.value)
+        for name, value in self._globals:
+            yield GlobalParameterPut(name, value)
+        yield from self._jobs
+        for policies, operator in self._policies:
+            for policy in policies:
                 yield _policy_put(policy, operator)
-
-
-def _runtime(broker: Broker) -> Iterable[AnyChange]:
-    """Topic permissions, limits and parameters."""
-    for topic in broker.topic_permissions.all():
-        yield TopicPermissionPut(topic.user, topic.vhost, topic.exchange, topic.write, topic.read)
-    for vhost, limits in sorted(broker.limits.of_vhosts.items()):
-        yield VhostLimitsPut(vhost, limits)
-    for user, limits in sorted(broker.limits.of_users.items()):
-        yield UserLimitsPut(user, limits)
-    for parameter in broker.parameters.all():
-        yield ParameterPut(parameter.vhost, parameter.component, parameter.name, parameter.value)
-    for name, value in broker.parameters.globals():
-        yield GlobalParameterPut(name, value)
-    for job in broker.jobs.jobs.values():
-        if not job.request.dry_run:
-            yield JobPut(job.id, encode_job(job))
 
 
 def _policy_put(policy: Policy, operator: bool) -> PolicyPut:

@@ -24,6 +24,7 @@ from holtmq.broker.records.changes import (
     VhostSettingsPut,
 )
 from holtmq.broker.topology.limits import USER_LIMITS, VHOST_LIMITS, Limits, read_limit
+from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.broker.topology.queue_options import QueueType
 from holtmq.broker.topology.vhosts import VHosts
 
@@ -31,9 +32,10 @@ from holtmq.broker.topology.vhosts import VHosts
 class AccessChanges:
     """Users, permissions and limits of a broker."""
 
-    def __init__(self, log: ChangeLog, vhosts: VHosts) -> None:
+    def __init__(self, log: ChangeLog, vhosts: VHosts, long_changes: LongChanges) -> None:
         self._log = log
         self._vhosts = vhosts
+        self._free = long_changes.free
         self.users = UserStore()
         self.topic_permissions = TopicPermissions()
         self.limits = Limits()
@@ -42,8 +44,10 @@ class AccessChanges:
 
     def forget_vhost(self, name: str) -> None:
         """Drop everything about a vhost that is being deleted; its record says so."""
+        grants = list(self.users.grants(vhost=name))
         self.users.delete_vhost(name)
-        self.topic_permissions.forget(vhost=name)
+        self._free(grants)
+        self._free(self.topic_permissions.forget(vhost=name))
         self.limits.of_vhosts.pop(name, None)
 
     def set_vhost_settings(
@@ -92,7 +96,7 @@ class AccessChanges:
         self._log.refuse_if_failed()
         if not self.users.delete_user(name):
             raise NotFound(f"no user '{name}'")
-        self.topic_permissions.forget(user=name)
+        self._free(self.topic_permissions.forget(user=name))
         self.limits.of_users.pop(name, None)
         self.on_expelled(f"user '{name}' is deleted", lambda _, user: user == name)
         self._log.record(UserDeleted(name))
@@ -134,8 +138,10 @@ class AccessChanges:
         """Remove a user's topic permissions for one exchange, or all; False when there were none."""
         self._log.refuse_if_failed()
         self._vhosts.find(vhost).rules_changed()
-        if not self.topic_permissions.remove(user, vhost, exchange):
+        gone = self.topic_permissions.remove(user, vhost, exchange)
+        if not gone:
             return False
+        self._free(gone)
         self._log.record(TopicPermissionDeleted(user, vhost, exchange))
         return True
 

@@ -13,6 +13,7 @@ from holtmq.broker.records.changes import (
     ParameterDeleted,
     ParameterPut,
 )
+from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.broker.topology.parameters import Parameter, Parameters
 from holtmq.broker.topology.vhosts import VHosts
 
@@ -20,15 +21,16 @@ from holtmq.broker.topology.vhosts import VHosts
 class ParameterChanges:
     """The parameters of a broker."""
 
-    def __init__(self, log: ChangeLog, vhosts: VHosts) -> None:
+    def __init__(self, log: ChangeLog, vhosts: VHosts, long_changes: LongChanges) -> None:
         self._log = log
         self._vhosts = vhosts
+        self._free = long_changes.free
         self.store = Parameters()
         self.on_changed: Callable[[], None] = _nothing  # called when parameters of vhosts have changed
 
     def forget_vhost(self, name: str) -> None:
         """Drop the parameters of a vhost that is being deleted; its record says so."""
-        self.store.forget_vhost(name)
+        self._free(self.store.forget_vhost(name))
         self.on_changed()
 
     def put(self, parameter: Parameter) -> None:

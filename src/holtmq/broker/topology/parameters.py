@@ -8,6 +8,8 @@ from typing import Final
 
 import msgspec
 
+from holtmq.ordered_table import OrderedTable
+
 CLUSTER_NAME: Final = "cluster_name"
 THRESHOLDS: Final = "attention_thresholds"  # from when on something needs attention
 
@@ -25,16 +27,16 @@ class Parameters:
     """All runtime parameters."""
 
     def __init__(self) -> None:
-        self._of_vhosts: dict[tuple[str, str, str], Parameter] = {}
-        self._of_the_node: dict[str, bytes] = {}
+        self._of_vhosts: OrderedTable[tuple[str, str, str], Parameter] = OrderedTable(_key_of)
+        self._of_the_node: OrderedTable[tuple[str], tuple[str, bytes]] = OrderedTable(_name_of)
 
     def put(self, parameter: Parameter) -> None:
         """Add or replace a parameter."""
-        self._of_vhosts[parameter.vhost, parameter.component, parameter.name] = parameter
+        self._of_vhosts.put(parameter)
 
     def remove(self, vhost: str, component: str, name: str) -> bool:
         """Delete a parameter; False when there was none."""
-        return self._of_vhosts.pop((vhost, component, name), None) is not None
+        return self._of_vhosts.remove((vhost, component, name))
 
     def get(self, vhost: str, component: str, name: str) -> Parameter | None:
         """The parameter, or None."""
@@ -42,29 +44,36 @@ class Parameters:
 
     def all(self, *, component: str | None = None, vhost: str | None = None) -> list[Parameter]:
         """Parameters in a fixed order, optionally only of one component or vhost."""
-        return [
-            parameter
-            for (where, kind, _), parameter in sorted(self._of_vhosts.items())
-            if component in (None, kind) and vhost in (None, where)
-        ]
+        if vhost is None:
+            found = self._of_vhosts.under()
+            return found if component is None else [one for one in found if one.component == component]
+        return self._of_vhosts.under(vhost) if component is None else self._of_vhosts.under(vhost, component)
 
-    def forget_vhost(self, vhost: str) -> None:
-        """Delete the parameters of a deleted vhost."""
-        for key in [key for key in self._of_vhosts if key[0] == vhost]:
-            del self._of_vhosts[key]
+    def forget_vhost(self, vhost: str) -> list[Parameter]:
+        """Delete the parameters of a deleted vhost; return them."""
+        return self._of_vhosts.remove_under(vhost)
 
     def put_global(self, name: str, value: bytes) -> None:
         """Add or replace a parameter of the node."""
-        self._of_the_node[name] = value
+        self._of_the_node.put((name, value))
 
     def remove_global(self, name: str) -> bool:
         """Delete a parameter of the node; False when there was none."""
-        return self._of_the_node.pop(name, None) is not None
+        return self._of_the_node.remove((name,))
 
     def global_value(self, name: str) -> bytes | None:
         """The JSON value, or None."""
-        return self._of_the_node.get(name)
+        found = self._of_the_node.get((name,))
+        return None if found is None else found[1]
 
     def globals(self) -> list[tuple[str, bytes]]:
         """Names and values, sorted by name."""
-        return sorted(self._of_the_node.items())
+        return self._of_the_node.under()
+
+
+def _key_of(parameter: Parameter) -> tuple[str, str, str]:
+    return parameter.vhost, parameter.component, parameter.name
+
+
+def _name_of(parameter: tuple[str, bytes]) -> tuple[str]:
+    return (parameter[0],)

@@ -171,6 +171,10 @@ class PolicyBook:
         self._by_vhost.pop(vhost, None)
         self._ranked.pop(vhost, None)
 
+    def named(self, vhost: str, name: str) -> Policy | None:
+        """The policy of this name."""
+        return self._by_vhost.get(vhost, {}).get(name)
+
     def in_vhost(self, vhost: str) -> list[Policy]:
         """The policies of a vhost, highest priority first."""
         return list(self._ranked.get(vhost, ()))

@@ -55,10 +55,11 @@ async def list_consumers(call: Call) -> object:
     """The consumers of one connection."""
     name = call.path["connection"]
     connection = (await dashboard_of(call.context).clients.get()).get(name)
-    found = call.context.clients.consumers_on(name)
+    found = call.context.clients.consumers_on(name, _PAGE_MOST)
     if connection is None or found is None:
         raise NotFound(f"no connection '{name}'")
-    return {"connection": connection, "consumers": found[:_PAGE_MOST], "total": len(found)}
+    consumers, total = found
+    return {"connection": connection, "consumers": consumers, "total": total}
 
 
 async def route_test(call: Call) -> object:

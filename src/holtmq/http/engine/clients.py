@@ -4,7 +4,7 @@ Owns: the rows and the ``Clients`` interface. Must not touch: AMQP; ``http`` and
 other, so the node passes in the implementation.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -204,8 +204,8 @@ class Clients(Protocol):
         """Their consumers."""
         ...
 
-    def consumers_on(self, connection: str) -> list[ConsumerRow] | None:
-        """The consumers of the connection of this name; None when there is none."""
+    def consumers_on(self, connection: str, most: int) -> tuple[list[ConsumerRow], int] | None:
+        """The first consumers of the connection of this name, and how many it has; None: there is none."""
         ...
 
     def consumers_of(self, vhost: str, queue: str) -> Iterator[ConsumerRow]:
@@ -230,4 +230,8 @@ class Clients(Protocol):
 
     def close(self, name: str, reason: str) -> bool:
         """Close the connection of this name; False when there is none."""
+        ...
+
+    def close_user(self, user: str, reason: str) -> Generator[None, None, None]:
+        """Close the connections of this user, one per step."""
         ...

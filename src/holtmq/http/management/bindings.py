@@ -52,11 +52,10 @@ def _default_row(vhost: VHost, queue: str) -> dict[str, object]:
     return binding_row(vhost.name, "", queue, False, queue, {})
 
 
-async def listed_bindings(vhost: VHost) -> list[QueueBinding]:
+async def listed_bindings(vhost: VHost, stepwise: Stepwise) -> list[QueueBinding]:
     """The bindings of a vhost by exchange, without those of the default exchange."""
     found: list[QueueBinding] = []
-    stepwise = Stepwise()
-    for exchange in await listed_exchanges(vhost):
+    for exchange in await listed_exchanges(vhost, stepwise):
         found += exchange.bindings()
         await stepwise.between()
     return found
@@ -65,7 +64,8 @@ async def listed_bindings(vhost: VHost) -> list[QueueBinding]:
 async def list_bindings(call: Call) -> object:
     vhosts = asked_vhosts(call)
     queues = [(vhost, await listed_queues(vhost)) for vhost in vhosts]
-    bindings = [(vhost, await listed_bindings(vhost)) for vhost in vhosts]
+    stepwise = Stepwise()
+    bindings = [(vhost, await listed_bindings(vhost, stepwise)) for vhost in vhosts]
     return Rows(
         chain(
             (_default_row(vhost, queue.name) for vhost, found in queues for queue in found),

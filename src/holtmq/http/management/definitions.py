@@ -12,6 +12,7 @@ from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.vhost import QueueBinding, VHost
 from holtmq.http.engine.endpoints import Call
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import plain
 from holtmq.http.management.bindings import listed_bindings
 from holtmq.http.management.conventions import endpoint, missing_is_bad_request
@@ -30,14 +31,23 @@ async def document(broker: Broker) -> dict[str, object]:
     vhosts = [broker.vhosts[name] for name in sorted(broker.vhosts)]
     return {
         "users": Rows(_user_definition(broker, user) for user in broker.users.users()),
-        "vhosts": [vhost_definition(vhost) for vhost in broker.users.vhosts()],
+        "vhosts": Rows(map(vhost_definition, broker.users.vhosts())),
         "permissions": Rows(map(permission_row, broker.users.grants())),
         "topic_permissions": Rows(map(topic_row, broker.topic_permissions.all())),
         "global_parameters": global_rows(broker),
         # RabbitMQ ignores this key, and cannot check argon2: these users need a new password there.
-        "users_with_argon2_hashes": [user.name for user in broker.users.users() if _has_argon2(user)],
+        "users_with_argon2_hashes": await _names_with_argon2(broker),
         **await _inside(broker, vhosts),
     }
+
+
+async def _names_with_argon2(broker: Broker) -> Rows:
+    stepwise, names = Stepwise(), list[str]()
+    for user in broker.users.users():
+        if _has_argon2(user):
+            names.append(user.name)
+        await stepwise.between()
+    return Rows(names)
 
 
 def _has_argon2(user: User) -> bool:
@@ -79,8 +89,9 @@ def _versions(call: Call) -> dict[str, object]:
 
 async def _inside(broker: Broker, vhosts: list[VHost]) -> dict[str, Rows]:
     queues = await listed_queues(*vhosts)
-    exchanges = [(vhost, await listed_exchanges(vhost)) for vhost in vhosts]
-    bindings = [(vhost, await listed_bindings(vhost)) for vhost in vhosts]
+    stepwise = Stepwise()
+    exchanges = [(vhost, await listed_exchanges(vhost, stepwise)) for vhost in vhosts]
+    bindings = [(vhost, await listed_bindings(vhost, stepwise)) for vhost in vhosts]
     return {
         "parameters": Rows(parameter_rows(broker, [vhost.name for vhost in vhosts])),
         "policies": Rows(

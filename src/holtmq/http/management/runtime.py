@@ -3,7 +3,7 @@
 Owns: their resources. Must not touch: how they are stored and enforced.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -13,13 +13,16 @@ from holtmq.auth.users import ADMINISTRATOR
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import NotFound
 from holtmq.broker.topology.parameters import CLUSTER_NAME, Parameter
+from holtmq.broker.topology.policies import Policy
 from holtmq.broker.topology.shovels import COMPONENT as SHOVEL
 from holtmq.broker.topology.shovels import PROGRESS_COMPONENT, CannotRun, parse_shovel, without_passwords
 from holtmq.http.engine.context import NODE
 from holtmq.http.engine.endpoints import CHANGED, CREATED, Call, Reply
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.stepwise import in_order
 from holtmq.http.management.access import LOGIN, MONITOR
 from holtmq.http.management.conventions import endpoint, missing_is_bad_request
+from holtmq.http.management.listing import Rows
 from holtmq.http.management.users import policy_row, set_policy, user_named
 from holtmq.http.management.wire import PolicyIn, checked_name
 from holtmq.http.management.without_meaning import (
@@ -71,7 +74,7 @@ async def list_topic_permissions(call: Call) -> object:
     found = call.broker.topic_permissions.all(user=user, vhost=vhost)
     if not found and user is not None and vhost is not None:
         raise NotFound(f"user '{user}' has no topic permissions in vhost '{vhost}'")
-    return [topic_row(permission) for permission in found]
+    return Rows(map(topic_row, found))
 
 
 async def put_topic_permission(call: Call) -> Reply:
@@ -94,8 +97,13 @@ async def delete_topic_permissions(call: Call) -> Reply:
 
 async def list_vhost_limits(call: Call) -> object:
     only = call.vhost.name if "vhost" in call.path else None
-    found = sorted(call.broker.limits.of_vhosts.items())
-    return [{"vhost": name, "value": dict(limits)} for name, limits in found if only in (None, name)]
+    return await _limits("vhost", call.broker.limits.of_vhosts, only)
+
+
+async def _limits(of: str, limits: Mapping[str, dict[str, int]], only: str | None) -> Rows:
+    """The limits of ``only`` one vhost or user, or of all, by name."""
+    names = [name async for part in in_order(limits) for name in part] if only is None else [only]
+    return Rows({of: name, "value": dict(limits[name])} for name in names if name in limits)
 
 
 async def put_vhost_limit(call: Call) -> Reply:
@@ -114,8 +122,7 @@ async def delete_vhost_limit(call: Call) -> Reply:
 
 async def list_user_limits(call: Call) -> object:
     only = user_named(call.broker, call.path["user"]).name if "user" in call.path else None
-    found = sorted(call.broker.limits.of_users.items())
-    return [{"user": name, "value": dict(limits)} for name, limits in found if only in (None, name)]
+    return await _limits("user", call.broker.limits.of_users, only)
 
 
 async def put_user_limit(call: Call) -> Reply:
@@ -133,19 +140,26 @@ async def delete_user_limit(call: Call) -> Reply:
     return CHANGED
 
 
-def parameter_rows(broker: Broker, vhosts: list[str]) -> Iterator[dict[str, object]]:
-    """All parameters of these vhosts, with operator policies and limits, which are stored elsewhere."""
+def parameter_rows(
+    broker: Broker, vhosts: list[str], component: str | None = None
+) -> Iterator[dict[str, object]]:
+    """All parameters of these vhosts, or those of one component, with operator policies and limits, which are
+    stored elsewhere."""
     for vhost in vhosts:
-        for policy in broker.operator_policies.in_vhost(vhost):
-            row = policy_row(policy)
-            value = {key: item for key, item in row.items() if key not in ("vhost", "name")}
-            yield _row(vhost, OPERATOR_POLICY, policy.name, value)
-        if limits := broker.limits.of_vhosts.get(vhost):
+        if component in (None, OPERATOR_POLICY):
+            for policy in broker.operator_policies.in_vhost(vhost):
+                yield _policy_parameter(policy)
+        if component in (None, VHOST_LIMITS_COMPONENT) and (limits := broker.limits.of_vhosts.get(vhost)):
             yield _row(vhost, VHOST_LIMITS_COMPONENT, LIMITS_NAME, dict(limits))
-        for parameter in broker.parameters.all(vhost=vhost):
-            if parameter.component == PROGRESS_COMPONENT:
-                continue
-            yield _row(vhost, parameter.component, parameter.name, msgspec.Raw(parameter.value))
+        for parameter in broker.parameters.all(component=component, vhost=vhost):
+            if parameter.component != PROGRESS_COMPONENT:
+                yield _row(vhost, parameter.component, parameter.name, msgspec.Raw(parameter.value))
+
+
+def _policy_parameter(policy: Policy) -> dict[str, object]:
+    row = policy_row(policy)
+    value = {key: item for key, item in row.items() if key not in ("vhost", "name")}
+    return _row(policy.vhost, OPERATOR_POLICY, policy.name, value)
 
 
 def _row(vhost: str, component: str, name: str, value: object) -> dict[str, object]:
@@ -221,17 +235,30 @@ def _shown(call: Call, row: dict[str, object]) -> dict[str, object]:
 
 async def list_parameters(call: Call) -> object:
     vhosts = [call.vhost.name] if "vhost" in call.path else sorted(call.broker.vhosts)
-    component = call.path.get("component")
-    rows = parameter_rows(call.broker, vhosts)
-    return [_shown(call, row) for row in rows if component in (None, row["component"])]
+    rows = parameter_rows(call.broker, vhosts, call.path.get("component"))
+    return Rows(_shown(call, row) for row in rows)
+
+
+def _known_parameter(call: Call) -> dict[str, object] | None:
+    broker, vhost, component, name = call.broker, call.vhost.name, call.path["component"], call.path["name"]
+    if component == OPERATOR_POLICY:
+        policy = broker.operator_policies.named(vhost, name)
+        return None if policy is None else _policy_parameter(policy)
+    if component == VHOST_LIMITS_COMPONENT:
+        limits = broker.limits.of_vhosts.get(vhost)
+        return _row(vhost, component, name, dict(limits)) if limits and name == LIMITS_NAME else None
+    found = None if component == PROGRESS_COMPONENT else broker.parameters.get(vhost, component, name)
+    return None if found is None else _row(vhost, component, name, msgspec.Raw(found.value))
 
 
 def _parameter(call: Call) -> dict[str, object]:
-    wanted = call.path["component"], call.path["name"]
-    for row in parameter_rows(call.broker, [call.vhost.name]):
-        if (row["component"], row["name"]) == wanted:
-            return row
-    raise NotFound(f"no parameter '{wanted[1]}' of component '{wanted[0]}' in vhost '{call.path['vhost']}'")
+    found = _known_parameter(call)
+    if found is None:
+        path = call.path
+        raise NotFound(
+            f"no parameter '{path['name']}' of component '{path['component']}' in vhost '{path['vhost']}'"
+        )
+    return found
 
 
 async def show_parameter(call: Call) -> object:
@@ -240,9 +267,7 @@ async def show_parameter(call: Call) -> object:
 
 async def put_parameter(call: Call) -> Reply:
     path = call.path
-    wanted = path["component"], path["name"]
-    rows = parameter_rows(call.broker, [call.vhost.name])
-    known = any((row["component"], row["name"]) == wanted for row in rows)
+    known = _known_parameter(call) is not None
     set_parameter(call.broker, path["vhost"], path["component"], path["name"], call.json(ParameterIn).value)
     return CHANGED if known else CREATED
 
@@ -259,8 +284,8 @@ async def delete_parameter(call: Call) -> Reply:
     return CHANGED
 
 
-def global_rows(broker: Broker) -> list[dict[str, object]]:
-    return [{"name": name, "value": msgspec.Raw(value)} for name, value in broker.parameters.globals()]
+def global_rows(broker: Broker) -> Rows:
+    return Rows({"name": name, "value": msgspec.Raw(value)} for name, value in broker.parameters.globals())
 
 
 async def list_global_parameters(call: Call) -> object:

@@ -16,6 +16,7 @@ from holtmq.http.engine.clients import ConnectionRow
 from holtmq.http.engine.context import NODE
 from holtmq.http.engine.endpoints import CHANGED, Call, Reply
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.management import message_stats
 from holtmq.http.management.access import LOGIN, MONITOR
 from holtmq.http.management.client_rows import (
@@ -191,7 +192,8 @@ async def close_connection(call: Call) -> Reply:
 
 
 async def connections_of_user(call: Call) -> object:
-    return [connection_row(call, row) for row in await _connections_of_user(call)]
+    rows = await _connections_of_user(call)
+    return Rows(connection_row(call, row) for row in rows)
 
 
 async def _connections_of_user(call: Call) -> list[ConnectionRow]:
@@ -200,24 +202,25 @@ async def _connections_of_user(call: Call) -> list[ConnectionRow]:
 
 
 async def close_connections_of_user(call: Call) -> Reply:
-    for row in await _connections_of_user(call):
-        call.context.clients.close(row.name, _reason(call))
+    await Stepwise().run(call.context.clients.close_user(call.path["user"], _reason(call)))
     return CHANGED
 
 
 async def channels_of_connection(call: Call) -> object:
     name = (await _asked_connection(call)).name
     rows = await collected(call.context.clients.channels())
-    return [channel_row(call, row) for row in rows if row.connection_details.name == name]
+    mine = [row for row in rows if row.connection_details.name == name]
+    return Rows(channel_row(call, row) for row in mine)
 
 
 async def channel(call: Call) -> object:
     for row in await collected(call.context.clients.channels()):
         if row.name == call.path["channel"]:
             consumers = await collected(call.context.clients.consumers(row.vhost))
-            mine = [consumer_row(one) for one in consumers if one.channel_details.name == row.name]
+            mine = [one for one in consumers if one.channel_details.name == row.name]
+            shown = Rows(map(consumer_row, mine))
             # By exchange and by queue: RabbitMQ counts these with ``rates_mode`` detailed alone.
-            return {**channel_row(call, row), "consumer_details": mine, "publishes": [], "deliveries": []}
+            return {**channel_row(call, row), "consumer_details": shown, "publishes": [], "deliveries": []}
     raise Refusal(404, f"no channel '{call.path['channel']}'")
 
 

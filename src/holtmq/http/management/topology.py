@@ -45,16 +45,19 @@ def is_hidden(queue: Queue) -> bool:
 async def listed_queues(*vhosts: VHost) -> list[Queue]:
     """The queues of vhosts, sorted by name in each, without hidden ones."""
     found: list[Queue] = []
+    stepwise = Stepwise()
     for vhost in vhosts:
+        await stepwise.between()  # there may be very many with few queues
         async for names in in_order(vhost.queues):
             queues = [vhost.queues.get(name) for name in names if not name.startswith(_HIDDEN)]
             found += [queue for queue in queues if queue is not None]  # None: deleted meanwhile
     return found
 
 
-async def listed_exchanges(vhost: VHost) -> list[QueueExchange]:
+async def listed_exchanges(vhost: VHost, stepwise: Stepwise) -> list[QueueExchange]:
     """The exchanges of a vhost, sorted by name."""
     found: list[QueueExchange] = []
+    await stepwise.between()
     async for names in in_order(vhost.exchanges):
         exchanges = [vhost.exchanges.get(name) for name in names]
         found += [exchange for exchange in exchanges if exchange is not None]
@@ -287,7 +290,8 @@ def asked_exchange(call: Call) -> QueueExchange:
 
 
 async def list_exchanges(call: Call) -> object:
-    found = [(vhost, await listed_exchanges(vhost)) for vhost in asked_vhosts(call)]
+    stepwise = Stepwise()
+    found = [(vhost, await listed_exchanges(vhost, stepwise)) for vhost in asked_vhosts(call)]
     return Rows(exchange_row(call, vhost, exchange) for vhost, exchanges in found for exchange in exchanges)
 
 

@@ -149,8 +149,11 @@ async def list_users(call: Call) -> object:
 
 
 async def list_without_permissions(call: Call) -> object:
-    granted = {grant.user for grant in call.broker.users.grants()}
-    found = [user for user in call.broker.users.users() if user.name not in granted]
+    stepwise, found = Stepwise(), list[User]()
+    for user in call.broker.users.users():
+        if not call.broker.users.grants(user=user.name):
+            found.append(user)
+        await stepwise.between()
     return Rows(user_row(call.broker, user) for user in found)
 
 
@@ -158,8 +161,11 @@ async def delete_users(call: Call) -> Reply:
     names = call.json(UsersIn).users
     for name in names:
         user_named(call.broker, name)  # all of them or none
+    stepwise = Stepwise()
     for name in dict.fromkeys(names):
-        call.broker.access.delete_user(name)
+        if call.broker.users.user(name) is not None:  # another client may have deleted it between two steps
+            call.broker.access.delete_user(name)
+        await stepwise.between()
     return CHANGED
 
 
@@ -214,10 +220,10 @@ async def list_permissions(call: Call) -> object:
 
 def _grant(call: Call) -> Grant:
     user, vhost = call.path["user"], call.path["vhost"]
-    found = call.broker.users.grants(user=user, vhost=vhost)
-    if not found:
+    found = call.broker.users.grant(user, vhost)
+    if found is None:
         raise NotFound(f"user '{user}' has no permissions in vhost '{vhost}'")
-    return found[0]
+    return found
 
 
 async def show_permission(call: Call) -> object:
@@ -228,7 +234,7 @@ async def put_permission(call: Call) -> Reply:
     given = call.json(PermissionIn)
     with missing_is_bad_request():
         user, vhost = user_named(call.broker, call.path["user"]).name, call.vhost.name
-    known = bool(call.broker.users.grants(user=user, vhost=vhost))
+    known = call.broker.users.grant(user, vhost) is not None
     call.broker.access.set_permissions(user, vhost, Permissions(given.configure, given.write, given.read))
     return CHANGED if known else CREATED
 
@@ -263,8 +269,7 @@ async def list_policies(call: Call, operator: bool) -> object:
 
 
 def _policy(call: Call, operator: bool) -> Policy | None:
-    policies = _book(call.broker, operator).in_vhost(call.vhost.name)
-    return next((policy for policy in policies if policy.name == call.path["name"]), None)
+    return _book(call.broker, operator).named(call.vhost.name, call.path["name"])
 
 
 async def show_policy(call: Call, operator: bool) -> object:
