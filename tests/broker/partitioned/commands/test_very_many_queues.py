@@ -84,7 +84,8 @@ def test_the_start_of_a_group_moves_some_queues_at_a_time(
     service.journal.flush()
     steps = admin.move_subscription(service, "g", int((NOW + 60) * 1_000_000), allow)
 
-    next(steps)
+    for _ in range(QUEUES + 1):  # each record is checked, then all are moved at once
+        next(steps)
     admin.delete_queue(service, "q5")
     moved = run(steps)
 
@@ -119,6 +120,21 @@ def test_a_queue_that_a_group_joins_is_not_changed_without_rights(
         run(steps)
 
     assert service.store.queues["theirs"].groups["g"].start_us == start
+    assert service.store.subscriptions.record("g", Scope("theirs")) is not None
+
+
+@pytest.mark.parametrize("steps_before", range(QUEUES + 1))
+def test_a_start_that_is_recorded_while_others_are_checked_is_checked_too(
+    service: PartitionedService, steps_before: int
+) -> None:
+    steps = admin.move_subscription(service, "g", int((NOW + 60) * 1_000_000), refuse_theirs)
+    for _ in range(min(steps_before, QUEUES)):
+        next(steps)
+    pop(service, "theirs")
+
+    with pytest.raises(PermissionError):
+        run(steps)
+
     assert service.store.subscriptions.record("g", Scope("theirs")) is not None
 
 

@@ -6,6 +6,7 @@ messages. Must not touch: wire names, clocks, the hot commands (see service).
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from holtmq.broker.errors import NotFound
@@ -44,6 +45,7 @@ from holtmq.broker.partitioned.service import PartitionedService, emptied
 from holtmq.broker.partitioned.store import Change
 from holtmq.broker.pausing import Pause
 
+_queue: Final = attrgetter("queue")
 _QUEUES_AT_ONCE: Final = 200  # of one group: about 2 ms
 
 _LETTERS: Final = 5_000  # dead letters that one step deletes: about 5 ms
@@ -160,7 +162,7 @@ def delete_group(
         yield
     if with_records:
         if queue_name is None:
-            _check_records(service, group, check)
+            yield from _checking_records(service, group, check)
         store.commit([(NO_QUEUE, forget_subscriptions(group, queue_name or ""))])
     service.forget_joined()
     yield from store.subscriptions.free()
@@ -175,7 +177,7 @@ def move_subscription(
     In steps: the records at once, then some queues at a time. For ``check`` see ``delete_group``.
     """
     store = service.store
-    _check_records(service, group, check)
+    yield from _checking_records(service, group, check)
     moved, count = decide_move(store.subscriptions, group, timestamp_us)
     store.commit([(NO_QUEUE, moved)])
     yield
@@ -199,10 +201,19 @@ def _columns(groups: list[Group]) -> Iterator[dict[Any, Any]]:
         yield from groups.pop().leases.columns()
 
 
-def _check_records(service: PartitionedService, group: str, check: Callable[[str], None]) -> None:
-    for name in {scope.queue for scope in service.store.subscriptions.scopes(group)}:
-        if name:
-            check(name)
+def _checking_records(
+    service: PartitionedService, group: str, check: Callable[[str], None]
+) -> Generator[None, None, None]:
+    """Check the queues of all records, in steps, and in the last one those that were recorded meanwhile."""
+    scopes = service.store.subscriptions.scopes
+    checked = {""}
+    for scope in scopes(group):
+        if scope.queue not in checked:
+            check(scope.queue)
+            checked.add(scope.queue)
+        yield
+    for name in set(map(_queue, scopes(group))) - checked:
+        check(name)
 
 
 def _portions(queues: Iterable[PartitionedQueue]) -> Iterator[list[PartitionedQueue]]:
