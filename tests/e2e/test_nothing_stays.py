@@ -83,7 +83,14 @@ def http_round(url: str, number: int) -> None:
     call("POST", "/api/v1/push", {"items": items})
     for group in ("one", "two"):
         call("GET", f"/api/v1/pop/queue/{queue}?batch=3&consumerGroup={group}-{number}&wait=false")
+    unknown = {"transactionId": "unknown", "partitionId": "1-0", "consumerGroup": "one"}
+    call("POST", "/api/v1/ack/batch", {"acknowledgments": [unknown]})
+    call("POST", "/api/v1/fetch", {"entries": [{"queue": queue, "partition": "p1", "offset": 0}]})
     call("DELETE", f"/api/v1/resources/queues/{queue}")
+    call("POST", "/api/v1/ephemeral/push", {"queue": queue, "messages": [{"payload": n} for n in range(9)]})
+    call("GET", f"/api/v1/ephemeral/pop?queue={queue}&batch=3&group=g")
+    call("GET", f"/api/v1/ephemeral/pop?queue={queue}&partition=none&wait=true&timeout=20")
+    call("DELETE", f"/api/v1/ephemeral/queue/{queue}")
     call("PUT", f"/api/vhosts/{vhost}")
     call("PUT", f"/api/queues/{vhost}/q", {"durable": True, "arguments": {"x-expires": _DAY_MS}})
     call("PUT", f"/api/policies/{vhost}/p", {"pattern": "q", "definition": {"message-ttl": _DAY_MS}})

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from math import inf
 from typing import Final
+from weakref import ref
 
 import msgspec
 
@@ -201,7 +202,7 @@ class _Alarm:
     """Tidies a queue when a lease or window ends, for the pops that wait. There is one timer per queue."""
 
     def __init__(self, queue: EphemeralQueue, clock: Callable[[], float]) -> None:
-        self._queue = queue
+        self._queue = ref(queue, self._stop)  # which refers to the alarm
         self._clock = clock
         self._due = inf
         self._timer: asyncio.TimerHandle | None = None
@@ -215,14 +216,22 @@ class _Alarm:
             seconds = min(max(due - self._clock(), 0.001), 3_600)
             self._timer = asyncio.get_running_loop().call_later(seconds, self._ring)
 
+    def _stop(self, _: object) -> None:
+        """The queue is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+
     def _ring(self) -> None:
         self._timer, self._due = None, inf
+        queue = self._queue()
+        if queue is None:
+            return
         stepwise, now = Stepwise(), self._clock()
-        for _ in self._queue.tidying(now):
+        for _ in queue.tidying(now):
             if stepwise.is_due:
                 self.ask(now)  # for what is left
                 return
-        self._queue.plan()
+        queue.plan()
 
 
 async def ack(call: Call) -> object:
