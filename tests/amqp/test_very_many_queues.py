@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from amqp_support import Client, finish, new_broker, publish
 
 from holtmq.amqp.methods import (
@@ -12,8 +13,10 @@ from holtmq.amqp.methods import (
     BasicQos,
     ChannelClose,
     ChannelCloseOk,
+    ChannelOpen,
     QueueDeclare,
 )
+from holtmq.broker.turn_limits import TurnLimits
 
 COUNT = 500
 
@@ -88,3 +91,28 @@ def test_cancelled_consumers_that_have_settled_are_forgotten_in_a_time_that_grow
     short = min(seconds(200) for _ in range(3))
 
     assert seconds(3_200) < 80 * short  # with the square of them: 256
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_a_lost_connection_returns_messages_of_very_many_queues_and_leaves_nothing(channels: int) -> None:
+    client = Client(new_broker())
+    client.broker.flow.per_turn = TurnLimits(returned=100)
+    for number in range(COUNT):
+        on = 1 + number % channels
+        if number == 1 and channels > 1:
+            client.call(ChannelOpen(), channel=2)
+        client.call(QueueDeclare(f"q-{number}"), BasicConsume(f"q-{number}", f"tag-{number}"), channel=on)
+        client.feed(publish(b"x", f"q-{number}"))
+    closed = list(client.connection.channels.values())
+    assert sum(len(channel.ledger) for channel in closed) == COUNT
+
+    client.connection.end("lost")
+    client.broker.long_changes.complete()
+
+    queues = client.connection.vhost.queues
+    assert {(len(queue), queue.unacked, len(queue.consumers)) for queue in queues.values()} == {(1, 0, 0)}
+    assert len(client.broker.sessions) == 0
+    assert not client.broker.long_changes
+    for channel in closed:
+        assert channel.transaction is None
+        assert not hasattr(channel, "consuming")  # it refers to nothing that refers back

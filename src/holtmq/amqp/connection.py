@@ -16,7 +16,7 @@ from holtmq.amqp.errors import AmqpError, ConnectionFault
 from holtmq.amqp.frame_loop import FrameLoop
 from holtmq.amqp.frames import FRAME_METHOD, HEARTBEAT, encode_frame
 from holtmq.amqp.handshake import NO_SOCKET, OLD_PROTOCOL_HEADER, PROTOCOL_HEADER, Handshake, Hooks, Settings
-from holtmq.amqp.long_settlements import release, return_together
+from holtmq.amqp.long_settlements import releasing, return_together
 from holtmq.amqp.methods import (
     ChannelClose,
     ConnectionBlocked,
@@ -378,9 +378,10 @@ class Connection:
         channels = [channel for channel in self.channels.values() if not channel.closing]
         remove_consumers(channels)  # one by one, 100,000 of one queue would be searched in its list each
         gone: list[object] = [one for channel in channels for one in channel.consumers.values()]
-        return_together([(channel, channel.begin_close()) for channel in channels])
+        done = releasing(channels, gone)
+        return_together([(channel, channel.begin_close(done)) for channel in channels])
         self.channels.clear()
-        release(channels, gone)
+        done()
         self.confirming.clear()
         self.broker.drop_exclusive_queues(self)
 

@@ -101,12 +101,22 @@ def return_together(channels: Sequence[tuple["Channel", Closing]]) -> None:
     _add(one, newest_first, settle, _holding_back(one, queues, returned))
 
 
-def release(channels: list["Channel"], consumers: list[object]) -> None:
-    """Free the channels of a connection that ends, when all has returned, and their consumers."""
-    if channels:
-        changes = channels[0].broker.long_changes
-        changes.free(consumers)
-        changes.then(lambda: changes.add(_releasing(channels), step=1))
+def releasing(channels: list["Channel"], consumers: list[object]) -> Callable[[], None]:
+    """Free the channels of a connection that ends, and their consumers.
+
+    To be called for each channel that has closed, and once when the connection needs none of them.
+    """
+    calls = len(channels) + 1
+
+    def one_more() -> None:
+        nonlocal calls
+        calls -= 1
+        if channels and not calls:
+            changes = channels[0].broker.long_changes
+            changes.free(consumers)
+            changes.add(_releasing(channels), step=1)
+
+    return one_more
 
 
 def _releasing(channels: list["Channel"]) -> Iterator[None]:
