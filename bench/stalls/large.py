@@ -162,7 +162,7 @@ def show(site: Site, count: int) -> Callable[[], object]:
 
 
 REQUESTS: dict[str, tuple[int, Prepare]] = {
-    "get messages over the management API": (10_000, get_messages),
+    "get messages over the management API": (5_000, get_messages),
     "get messages with very many headers over the management API": (300, show),
     "push 16 MiB, in messages of 10 KiB": (15, push(10 << 10)),
     "push 16 MiB, in one message": (15, push(15 * _MIB)),

@@ -15,6 +15,6 @@ class TurnLimits:
     expired: int = 1_000  # messages of one queue
     copies: int = 5_000  # queues that one message enters: about 15 ms
     returned: int = 3_000  # unacked messages of one channel: about 5 ms
-    of_groups: int = 500  # likewise of consumer groups: up to 10 ms, each in its own partition
+    of_groups: int = 300  # likewise of consumer groups: 6 ms, each in its partition; 25 ms, each in its queue
     verdicts: int = 1_000  # of groups, on messages that are rejected, and their partitions: about 12 ms
     timers: int = 300  # about 15 ms, if each of them places a delayed message

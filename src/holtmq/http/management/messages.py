@@ -40,6 +40,7 @@ from holtmq.wire.properties import (
 from holtmq.wire.tables import timestamp_value
 
 _MOST_MESSAGES: Final = 10_000
+_AT_ONCE: Final = 5_000  # an answer has no more: about 20 ms
 _MOST_BYTES: Final = 64 << 20  # an answer is built in memory: beyond this it ends early
 
 
@@ -166,7 +167,7 @@ async def get(call: Call) -> object:
     ledger, holder, size = Ledger(), Holder(), 0
     flow = call.broker.flow
     try:
-        while len(found) < given.count and size < _MOST_BYTES:
+        while len(found) < min(given.count, _AT_ONCE) and size < _MOST_BYTES:
             try:
                 message = call.broker.get(queue)
             except StillExpiring:
