@@ -9,6 +9,7 @@ from holtmq.amqp.methods import (
     BasicAck,
     BasicCancel,
     BasicConsume,
+    BasicDeliver,
     BasicGet,
     BasicQos,
     ChannelClose,
@@ -16,6 +17,8 @@ from holtmq.amqp.methods import (
     ChannelOpen,
     QueueDeclare,
 )
+from holtmq.broker.topology import long_changes
+from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.broker.turn_limits import TurnLimits
 
 COUNT = 500
@@ -116,3 +119,33 @@ def test_a_lost_connection_returns_messages_of_very_many_queues_and_leaves_nothi
     for channel in closed:
         assert channel.transaction is None
         assert not hasattr(channel, "consuming")  # it refers to nothing that refers back
+
+
+@pytest.mark.parametrize("how", ["close", "lost"])
+def test_consumers_of_very_many_queues_leave_in_steps_and_get_nothing_meanwhile(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(new_broker())
+    names = [f"q-{number}" for number in range(COUNT)]
+    for name in names:
+        client.call(QueueDeclare(name, auto_delete=True), BasicConsume(name, f"of-{name}"))
+    other = Client(client.broker)
+    other.call(BasicConsume(names[0], "stays"))
+    client.told()
+    monkeypatch.setattr(long_changes, "STEP", 50)
+    monkeypatch.setattr(LongChanges.add, "__defaults__", (50,))
+    queues = client.connection.vhost.queues
+
+    if how == "close":
+        assert client.call(ChannelClose(200, "done")) == []
+    else:
+        client.connection.end("lost")
+
+    assert sum(len(queue.consumers) for queue in queues.values()) > COUNT // 2
+    told = [method for name in names for method in other.feed(publish(b"late", name))]
+    told += finish(other)
+    assert [type(one) for one in told] == [BasicDeliver]
+    assert client.told() == ([ChannelCloseOk()] if how == "close" else [])
+    assert list(queues) == [names[0]]
+    assert [consumer.priority for consumer in queues[names[0]].consumers] == [0]
+    assert not client.broker.long_changes

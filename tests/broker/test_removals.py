@@ -5,8 +5,12 @@ import gc
 import pytest
 from core_support import Bench
 
+from holtmq.auth.permissions import Action, Permissions
+from holtmq.auth.topic_permissions import TopicPermission
+from holtmq.auth.users import Grant, User
 from holtmq.broker import removals
 from holtmq.broker.errors import ResourceLocked
+from holtmq.broker.topology import access_changes
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.fake_disk import FakeDisk
 
@@ -135,3 +139,28 @@ def test_what_is_removed_is_not_kept_until_all_is(are_exclusive: bool, bench: Be
     gc.collect()
     alive = [one for one in gc.get_objects() if isinstance(one, WorkQueue) and one.vhost == name]
     assert len(alive) <= MANY - 6  # one is in its step
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_rights_of_very_many_users_go_in_steps_those_on_topics_last(
+    bench: Bench, is_made_again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access_changes, "STEP", 3)
+    access, users = bench.broker.access, bench.broker.users
+    for number in range(5):
+        users.put_user(User(f"u{number}", "", ()))
+        users.set_permissions(Grant(f"u{number}", "large", Permissions(".*", ".*", ".*")))
+        access.topic_permissions.put(TopicPermission(f"u{number}", "large", "amq.topic", "a", "a"))
+    seen = users.access("u1", "large")
+
+    bench.broker.removals.delete_vhost("large")
+
+    assert users.grants(vhost="large") == ()
+    assert not seen.may(Action.READ, "q1")
+    assert len(access.topic_permissions.all(vhost="large")) == 5
+    if is_made_again:
+        bench.broker.put_vhost("large")
+    run_out(bench)
+    assert access.topic_permissions.all(vhost="large") == []
+    assert ("large" in bench.broker.vhosts) == is_made_again
+    assert users.grants(vhost="large") == ()

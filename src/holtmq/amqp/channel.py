@@ -368,7 +368,7 @@ class Channel:
             leave_queues(self, queues, left)
 
         others = (one.queue for one in self.consuming.other_holders())
-        return Closing({*queues, *others}, returned)
+        return Closing([*queues, *others], returned)
 
     def send(self, method: Method) -> None:
         """Send one method frame."""

@@ -359,6 +359,19 @@ class Getting(Holder):
         self.timeout = AckTimeout(channel, self, queue)
 
 
+def _removing(consumers: list[Consumer]) -> Iterator[None]:
+    """Remove consumers of a channel that ends, each from its queue; those of streams at once."""
+    for consumer in consumers:
+        if consumer.queue.is_stream and not consumer.queue.deleted:
+            consumer.queue.remove_consumer(consumer)
+    while consumers:
+        consumer = consumers.pop()
+        queue = consumer.queue
+        if not queue.is_stream and consumer in queue.consumers:  # else it was deleted
+            queue.remove_consumer(consumer)
+        yield
+
+
 def remove_consumers(channels: Iterable["Channel"]) -> None:
     """Remove the consumers of these channels from their queues, each queue's in one go."""
     by_queue: dict[Queue, list[Consumer]] = {}
@@ -369,9 +382,8 @@ def remove_consumers(channels: Iterable["Channel"]) -> None:
             by_queue.setdefault(queues.pop(), []).extend(consumers)
             continue
         if len(queues) == len(consumers):  # there may be 100,000 of each
-            for consumer in consumers:
-                if not consumer.queue.deleted:
-                    consumer.queue.remove_consumer(consumer)
+            channel.flowing = False  # they get nothing more
+            channel.broker.long_changes.add(_removing(list(consumers)))
             continue
         for consumer in consumers:
             by_queue.setdefault(consumer.queue, []).append(consumer)

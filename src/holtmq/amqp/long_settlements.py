@@ -34,7 +34,7 @@ _seq: Final = itemgetter(0)
 class Closing(NamedTuple):
     """What is left to do for a channel that closes."""
 
-    queues: set[Queue]  # whose messages it holds
+    queues: list[Queue]  # whose messages it holds
     returned: Callable[[], None]  # to be called when they are back
 
 
@@ -137,7 +137,10 @@ def leave_queues(channel: "Channel", queues: list[Queue], then: Callable[[], Non
         then()
         return
     channel.connection.stall()
-    channel.broker.long_changes.add(_leaving(channel, queues, then), _QUEUES_LEFT)
+    changes = channel.broker.long_changes
+    changes.then(
+        lambda: changes.add(_leaving(channel, queues, then), _QUEUES_LEFT)
+    )  # they have no consumer then
 
 
 def _leaving(channel: "Channel", queues: list[Queue], then: Callable[[], None]) -> Iterator[None]:
@@ -166,7 +169,7 @@ def _holding_back(
     channel: "Channel", queues: Iterable[Queue], then: Callable[[], None]
 ) -> Callable[[], None]:
     """Let these queues deliver nothing until the returned function is called."""
-    held = [queue for queue in queues if isinstance(queue, WorkQueue)]
+    held = [queue for queue in dict.fromkeys(queues) if isinstance(queue, WorkQueue)]
     for queue in held:
         queue.returning += 1
 

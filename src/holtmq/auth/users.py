@@ -104,12 +104,18 @@ class UserStore:
         """Remove the vhost and all permissions in it; return whether it existed."""
         if self._vhosts.pop(name, None) is None:
             return False
+        self.clear_vhost(name)
+        for of_user in self._access.values():
+            of_user.pop(name, None)
+        return True
+
+    def clear_vhost(self, name: str) -> list[Grant]:
+        """Remove all permissions in a vhost; return them."""
         self.changes += 1
         for of_user in self._access.values():
-            if (access := of_user.pop(name, None)) is not None:
+            if (access := of_user.get(name)) is not None:
                 access.replace(None)
-        self._grants.remove_at(1, name)
-        return True
+        return self._grants.remove_at(1, name)
 
     def set_permissions(self, grant: Grant) -> None:
         """Add or replace permissions; the caller has checked patterns, user and vhost."""

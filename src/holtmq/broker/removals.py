@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.errors import Protected
@@ -80,6 +81,8 @@ class Removals:
         broker = self._broker
         try:
             broker.expel(vhost.name)
+            for _ in broker.access.forget_rights(vhost.name):
+                yield from repeat(None, STEP)  # each in a step of its own
             while vhost.queues:  # again for what was declared meanwhile
                 for queue in _popped(vhost.queues.values()):
                     if broker.journal.failed is not None:

@@ -45,7 +45,7 @@ def sources(
                 dead_letter_queues(home) if lies_in is None else _named(home.queues.get(lies_in))
             )
             for work_queue in queues:
-                if work_queue is not None:
+                if work_queue is not None and (len(work_queue) or lies_in is not None):
                     found.append(Source(name, work_queue.name))
                 yield
     service, streams = broker.jobs.partitioned, broker.streams

@@ -3,7 +3,8 @@
 Owns: these. Must not touch: how logins are checked, queues, sockets.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -24,7 +25,7 @@ from holtmq.broker.records.changes import (
     VhostSettingsPut,
 )
 from holtmq.broker.topology.limits import USER_LIMITS, VHOST_LIMITS, Limits, read_limit
-from holtmq.broker.topology.long_changes import LongChanges
+from holtmq.broker.topology.long_changes import STEP, LongChanges
 from holtmq.broker.topology.queue_options import QueueType
 from holtmq.broker.topology.vhosts import VHosts
 
@@ -44,11 +45,21 @@ class AccessChanges:
 
     def forget_vhost(self, name: str) -> None:
         """Drop everything about a vhost that is being deleted; its record says so."""
-        grants = list(self.users.grants(vhost=name))
         self.users.delete_vhost(name)
-        self._free(grants)
-        self._free(self.topic_permissions.forget(vhost=name))
+        self.topic_permissions.forget(vhost=name)
         self.limits.of_vhosts.pop(name, None)
+
+    def forget_rights(self, name: str) -> Iterator[None]:
+        """Drop the permissions in a vhost that is being deleted; it yields after very many.
+
+        Those on topics are last: without them, every topic is allowed.
+        """
+        for forget in (self.users.clear_vhost, lambda vhost: self.topic_permissions.forget(vhost=vhost)):
+            gone: list[Any] = forget(name)
+            is_long = len(gone) > STEP
+            self._free(gone)
+            if is_long:
+                yield
 
     def set_vhost_settings(
         self, name: str, default_queue_type: str | None = None, protected_from_deletion: bool | None = None
