@@ -4,17 +4,17 @@ from core_support import Bench
 
 from holtmq.broker.jobs import job as words
 from holtmq.broker.jobs.job import Job, Request, Source
+from holtmq.broker.jobs.letter_walk import sources
 from holtmq.broker.jobs.letters import dead_letter_queues
+from holtmq.broker.partitioned.extras.ephemeral_values import finish
 
 COUNT = 5_000
 
 
-def started(bench: Bench, sources: int) -> Job:
-    for number in range(sources):
+def started(bench: Bench, count: int) -> Job:
+    for number in range(count):
         bench.declare(f"q-{number}")
-    asked = Request(
-        verb=words.PURGE, sources=tuple(Source(bench.vhost.name, f"q-{n}") for n in range(sources))
-    )
+    asked = Request(verb=words.PURGE, sources=tuple(Source(bench.vhost.name, f"q-{n}") for n in range(count)))
     return bench.broker.jobs.start(asked)
 
 
@@ -49,3 +49,18 @@ def test_dead_letter_queues_are_found_behind_a_long_chain_of_exchanges() -> None
     found = [queue.name for queue in dead_letter_queues(bench.vhost) if queue is not None]
 
     assert found == ["dead"]
+
+
+def test_a_job_over_all_dead_letters_names_queues_that_have_some() -> None:
+    bench = Bench()
+    for name in ("empty", "full"):
+        bench.declare(f"dead-{name}")
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"dead-{name}"}
+        bench.declare(f"live-{name}", arguments)
+    bench.publish("dead-full", b"x")
+
+    def names(lies_in: str | None = None) -> list[str]:
+        return [source.queue for source in finish(sources(bench.broker, lies_in=lies_in))]
+
+    assert names() == ["dead-full"]
+    assert names("dead-empty") == ["dead-empty"]
