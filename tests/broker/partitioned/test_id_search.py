@@ -11,10 +11,11 @@ from holtmq.broker.partitioned import id_search
 from holtmq.broker.partitioned.commands.looking_up import looking_up
 from holtmq.broker.partitioned.commands.pushing import decide_push
 from holtmq.broker.partitioned.commands.retention import decide_clear, ends_of
-from holtmq.broker.partitioned.events import MessageDeleted
+from holtmq.broker.partitioned.events import MessageDeleted, QueueConfigured
 from holtmq.broker.partitioned.groups.acknowledgment import Ack
 from holtmq.broker.partitioned.id_search import IdSearch
 from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.queue_config import QueueConfig
 
 
 def outward(middle: int, count: int, most: int) -> Iterator[int]:
@@ -184,3 +185,22 @@ def test_a_message_that_leaves_after_it_was_looked_up_is_verified_as_before() ->
         again = decide_push(node.queue, [("p", "a")], node.now)
 
     assert again.duplicates == {0}  # inside the window, an id is remembered longer than its message
+
+
+def test_messages_whose_ids_have_one_fingerprint_are_told_apart_beyond_the_window() -> None:
+    node = Node()
+    node.stored[1] = []
+    node.queues["q"] = PartitionedQueue(
+        1,
+        QueueConfigured("q", "", "", QueueConfig(dedup_window_seconds=1), 0),
+        lambda offset, _: node.stored[1][offset],
+        fingerprint=lambda partition, transaction_id: 7,
+    )
+    node.push("p", "a", "b", "c")
+    for number in range(20):
+        node.now += 10
+        node.push("p", f"later {number}")
+
+    search = IdSearch(node.queue, 0, 0)
+
+    assert [search.find(one) for one in ("c", "a", "b", "later 3", "none")] == [2, 0, 1, 6, None]

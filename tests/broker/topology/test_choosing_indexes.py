@@ -98,7 +98,7 @@ def test_a_deleted_exchange_is_taken_apart_in_a_time_that_grows_with_its_binding
 
     short = min(seconds(1_000) for _ in range(5))
 
-    assert min(seconds(16_000) for _ in range(3)) < 80 * short  # with the square of them: 256
+    assert min(seconds(8_000) for _ in range(3)) < 32 * short  # with the square of them: 64
 
 
 def test_modulus_keeps_its_order_whatever_the_order_of_binding() -> None:

@@ -18,13 +18,16 @@ SCAN_MAX: Final = 4_096  # messages on each side of a cursor
 class IdSearch:
     """For one partition. Between two ids messages may come and go."""
 
-    __slots__ = ("_index", "_near", "_nearby", "_queue")
+    __slots__ = ("_index", "_near", "_nearby", "_positions", "_queue")
 
     def __init__(self, queue: PartitionedQueue, partition: int, near: int | None = None) -> None:
         self._queue = queue
         self._index = partition
         self._near = near  # None: the newest message
         self._nearby: dict[int, int] | None = None  # fingerprint -> position
+        self._positions: list[
+            tuple[int, int]
+        ] = []  # (fingerprint, position), those that count first at the end
 
     def find(self, transaction_id: str) -> int | None:
         """Position of the message; None when it is not stored or not visible yet."""
@@ -32,11 +35,22 @@ class IdSearch:
         if position is None:
             if self._nearby is None:
                 self._nearby = self._look_around()
-            position = self._nearby.get(self._queue.fingerprint(self._index, transaction_id))
-            offset = None if position is None else self._offset(position, transaction_id)
-            if offset is None or not self._queue.carries(offset, transaction_id):
-                return None
+            print_ = self._queue.fingerprint(self._index, transaction_id)
+            position = self._nearby.get(print_)
+            if position is not None and not self._carries(position, transaction_id):
+                return self._find_twin(print_, transaction_id)
         return position
+
+    def _carries(self, position: int, transaction_id: str) -> bool:
+        offset = self._offset(position, transaction_id)
+        return offset is not None and self._queue.carries(offset, transaction_id)
+
+    def _find_twin(self, print_: int, transaction_id: str) -> int | None:
+        """Another message has the fingerprint of this id, or it has left since: look at all with it."""
+        for other, position in reversed(self._positions):
+            if other == print_ and self._carries(position, transaction_id):
+                return position
+        return None
 
     def find_recent(self, transaction_id: str) -> int | None:
         """Likewise, of messages inside the dedup window."""
@@ -75,4 +89,5 @@ class IdSearch:
         prints = self._queue.log.fingerprints(where.offsets[low:high])  # a hole's matches no id
         rows = chain(range(low, middle), range(high - 1, middle - 1, -1))
         first = where.first
-        return {prints[row - low]: first + row for row in rows}
+        self._positions = [(prints[row - low], first + row) for row in rows]
+        return dict(self._positions)
