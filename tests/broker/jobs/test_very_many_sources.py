@@ -6,7 +6,7 @@ from holtmq.broker.jobs import job as words
 from holtmq.broker.jobs.job import Job, Request, Source
 from holtmq.broker.jobs.letter_walk import sources
 from holtmq.broker.jobs.letters import dead_letter_queues
-from holtmq.broker.partitioned.extras.ephemeral_values import finish
+from holtmq.broker.partitioned.steps import finish
 
 COUNT = 5_000
 

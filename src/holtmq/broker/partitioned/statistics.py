@@ -6,17 +6,14 @@ computed in steps; the queue may change between two steps.
 """
 
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
 
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE, Group
 from holtmq.broker.partitioned.log.message_log import GONE, NO_PARTITION
 from holtmq.broker.partitioned.queue import PartitionedQueue
-
-T = TypeVar("T")
-Steps = Generator[None, None, T]
+from holtmq.broker.partitioned.steps import Steps, finish
 
 
 class MessageState(Enum):
@@ -83,7 +80,7 @@ def partition_counts(queue: PartitionedQueue, index: int, now: float, dead_lette
 
 
 def queue_counts(queue: PartitionedQueue, now: float) -> Counts:
-    return _finished(count_queue(queue, now))
+    return finish(count_queue(queue, now))
 
 
 def count_queue(queue: PartitionedQueue, now: float) -> Steps[Counts]:
@@ -167,7 +164,7 @@ def group_partitions(queue: PartitionedQueue, group: Group, now: float) -> Itera
 
 
 def group_counts(queue: PartitionedQueue, group: Group, now: float) -> GroupCounts:
-    return _finished(count_group(queue, group, now))
+    return finish(count_group(queue, group, now))
 
 
 def count_group(queue: PartitionedQueue, group: Group, now: float) -> Steps[GroupCounts]:
@@ -208,13 +205,3 @@ def count_lag(queue: PartitionedQueue, group: Group) -> Steps[tuple[int, int | N
             oldest_us = head_us if oldest_us is None else min(oldest_us, head_us)
         yield
     return lag, oldest_us
-
-
-def _finished(steps: Steps[T]) -> T:
-    """Run all steps; return the result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result

@@ -13,7 +13,8 @@ from holtmq.broker.figures.rings import Ring
 from holtmq.broker.partitioned.groups.group import Group, micros
 from holtmq.broker.partitioned.log.dedup_budget import shortened_us
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.statistics import Steps, count_lag
+from holtmq.broker.partitioned.statistics import count_lag
+from holtmq.broker.partitioned.steps import Steps
 from holtmq.broker.topology.destinations import Queue
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.dashboard.attention import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TypeVar
 
 import pytest
 
@@ -12,9 +11,8 @@ from holtmq.broker.partitioned.groups.subscriptions import Scope, StartRequest
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import PopRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.partitioned.steps import finish
 from holtmq.journal import MemoryJournal
-
-T = TypeVar("T")
 
 QUEUES = 6
 NOW = 1_800_000_000.0
@@ -38,15 +36,6 @@ def pop(service: PartitionedService, queue: str, partition: str = "") -> int:
     return 0 if popped is None else sum(len(run.bodies) for run in popped.runs)
 
 
-def run(steps: Generator[None, None, T]) -> T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-
 def allow(_queue: str) -> None:
     """Any queue may be changed."""
 
@@ -67,7 +56,7 @@ def test_a_group_is_deleted_some_queues_at_a_time(
     admin.delete_queue(service, "q3")
     admin.delete_queue(service, "q4")
     service.push([PushItem("q4", "p", Body("again", b"1"))], NOW)
-    done = run(steps)
+    done = finish(steps)
 
     assert joined(service) == set()
     assert service.store.subscriptions.count("g") == 0
@@ -87,7 +76,7 @@ def test_the_start_of_a_group_moves_some_queues_at_a_time(
     for _ in range(QUEUES + 1):  # each record is checked, then all are moved at once
         next(steps)
     admin.delete_queue(service, "q5")
-    moved = run(steps)
+    moved = finish(steps)
 
     assert moved == QUEUES  # records at the beginning
     assert [pop(service, f"q{number}") for number in range(QUEUES - 1)] == [0] * (QUEUES - 1)
@@ -117,7 +106,7 @@ def test_a_queue_that_a_group_joins_is_not_changed_without_rights(
     start = service.store.queues["theirs"].groups["g"].start_us
 
     with pytest.raises(PermissionError):
-        run(steps)
+        finish(steps)
 
     assert service.store.queues["theirs"].groups["g"].start_us == start
     assert service.store.subscriptions.record("g", Scope("theirs")) is not None
@@ -133,7 +122,7 @@ def test_a_start_that_is_recorded_while_others_are_checked_is_checked_too(
     pop(service, "theirs")
 
     with pytest.raises(PermissionError):
-        run(steps)
+        finish(steps)
 
     assert service.store.subscriptions.record("g", Scope("theirs")) is not None
 
@@ -147,7 +136,7 @@ def test_a_start_on_a_queue_that_is_gone_is_not_forgotten_without_rights(service
         admin.move_subscription(service, "g", 0, refuse_theirs),
     ):
         with pytest.raises(PermissionError):
-            run(steps)
+            finish(steps)
 
     assert service.store.subscriptions.record("g", Scope("theirs")) is not None
 

@@ -16,9 +16,9 @@ from holtmq.broker.partitioned.extras.ephemeral_values import (
     EphemeralConfig,
     Gauges,
     Handed,
-    finish,
 )
 from holtmq.broker.partitioned.extras.ephemeral_waiting import Place
+from holtmq.broker.partitioned.steps import finish
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
 

@@ -8,7 +8,8 @@ import pytest
 
 from holtmq.broker.errors import LimitReached
 from holtmq.broker.partitioned.extras.ephemeral import EphemeralQueue
-from holtmq.broker.partitioned.extras.ephemeral_values import EphemeralConfig, finish
+from holtmq.broker.partitioned.extras.ephemeral_values import EphemeralConfig
+from holtmq.broker.partitioned.steps import finish
 
 GROUPS = ("a", "b", "c")
 PARTITIONS = ("p", "q", "r", "s")

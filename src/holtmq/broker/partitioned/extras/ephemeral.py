@@ -16,10 +16,9 @@ from holtmq.broker.partitioned.extras.ephemeral_values import (
     EphemeralConfig,
     Gauges,
     Handed,
-    Steps,
-    finish,
 )
 from holtmq.broker.partitioned.extras.ephemeral_waiting import Place
+from holtmq.broker.partitioned.steps import Steps, finish
 
 _LOOKED_AT: Final = 100  # new partitions that a group looks at in one step
 

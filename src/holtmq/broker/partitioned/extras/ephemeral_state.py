@@ -13,10 +13,11 @@ from typing import Final
 
 from holtmq.broker.errors import LimitReached
 from holtmq.broker.partitioned.extras.ephemeral_partitions import Fleeting, Lease, Partition, Reader
-from holtmq.broker.partitioned.extras.ephemeral_values import EphemeralConfig, Handed, Steps
+from holtmq.broker.partitioned.extras.ephemeral_values import EphemeralConfig, Handed
 from holtmq.broker.partitioned.extras.ephemeral_waiting import WaitingPops
 from holtmq.broker.partitioned.extras.sorted_keys import SortedKeys
 from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.steps import Steps
 
 COST: Final = 200  # bytes per message beside its payload
 _GROUPS_MAX: Final = 256  # that read the whole queue, or one partition by its name

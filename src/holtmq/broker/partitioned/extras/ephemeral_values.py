@@ -3,12 +3,8 @@
 Owns: nothing that changes. Must not touch: the queues.
 """
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
-
-T = TypeVar("T")
-Steps = Generator[None, None, T]  # a call about very many messages: others may run between its steps
+from typing import Final, NamedTuple
 
 NAMELESS: Final = "__QUEUE_MODE__"  # the group of consumers that name none
 
@@ -47,13 +43,3 @@ class Gauges:
         """Messages waiting for the group with the largest backlog; named groups take precedence."""
         named = [waiting for name, (waiting, _) in self.groups.items() if name != NAMELESS]
         return max(named) if named else self.groups.get(NAMELESS, (self.length, 0))[0]
-
-
-def finish(steps: Steps[T]) -> T:
-    """Run all steps at once."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
